@@ -1,0 +1,220 @@
+// The only file that knows both languages: unwraps arrays, releases the GIL, calls one function.
+// Shapes and values were checked in Python (approxkmv/_check.py and approxkmv/leaves.py).
+#include "kernels.hpp"
+#include "pairs.hpp"
+#include "philox.hpp"
+#include "product.hpp"
+#include "threads.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace akmv;
+
+namespace {
+
+template <class T> using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T> using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+bool supported(const std::string &isa) {
+  if (isa == "baseline") return true;
+#if AKMV_X86
+  // "wide" is AVX-512's geometry with AVX2's instructions: slow, never listed nor chosen, there so
+  // that tests run that geometry on every machine.
+  if (isa == "avx2" || isa == "wide")
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (isa == "avx512")
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+#endif
+  return false;
+}
+
+const Kernels &kernels(const std::string &isa) {
+  if (!supported(isa)) throw nb::value_error(("instruction set not available here: " + isa).c_str());
+#if AKMV_X86
+  if (isa == "avx2") return avx2_kernels;
+  if (isa == "avx512") return avx512_kernels;
+  if (isa == "wide") return wide_kernels;
+#endif
+  return baseline_kernels;
+}
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> found;
+  for (const char *isa : {"baseline", "avx2", "avx512"})
+    if (supported(isa)) found.push_back(isa);
+  return found;
+}
+
+/// Looks for Ctrl-C. Needs the GIL, which the running loop has released.
+bool interrupted() {
+  nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+/// Runs `loop` without the GIL; a Ctrl-C inside it is raised here.
+template <class Loop> void run(Loop loop) {
+  bool finished;
+  {
+    nb::gil_scoped_release released;
+    finished = loop(Poll(interrupted));
+  }
+  if (!finished) throw nb::python_error();
+}
+
+template <class T> T *data_or_null(const std::optional<Vector<T>> &array) {
+  return array ? array->data() : nullptr;
+}
+
+template <class T>
+void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<const T> x,
+                       Vector<const double> query_shift, Vector<const double> key_shift,
+                       Vector<const double> query_centre, Vector<const double> key_centre,
+                       double factor, T slope, T ceiling, bool differences, bool online,
+                       Matrix<T> out, std::optional<Vector<T>> totals,
+                       std::optional<Vector<T>> row_max, const std::string &isa, int n_threads) {
+  const Product<T> product{
+      {queries.data(), queries.shape(0), queries.shape(1), query_centre.data(), factor},
+      {keys.data(), keys.shape(0), keys.shape(1), key_centre.data(), factor},
+      query_shift.data(),
+      key_shift.data(),
+      x.data(),
+      x.shape(1),
+      slope,
+      ceiling,
+      differences,
+      online,
+      out.data(),
+      data_or_null(totals),
+      data_or_null(row_max)};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) { return tile_product(product, table, n_threads, poll); });
+}
+
+template <class T>
+void bind_squared_norms(Matrix<const T> points, Vector<const double> centre, double factor,
+                        Vector<double> out, int n_threads) {
+  const Points<T> moved{points.data(), points.shape(0), points.shape(1), centre.data(), factor};
+  double *to = out.data();
+  run([&](const Poll &poll) { return squared_norms(moved, n_threads, poll, to); });
+}
+
+template <class T> Rows<T> rows_of(const Matrix<const T> &m) {
+  return {m.data(), m.shape(0), m.shape(1)};
+}
+
+template <class T>
+void bind_pair_kernel(Matrix<const T> queries, Matrix<const T> keys, Vector<const std::int64_t> rows,
+                      Vector<const std::int64_t> cols, double slope, Vector<double> out,
+                      const std::string &isa, int n_threads) {
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return pair_kernel(rows_of(queries), rows_of(keys), rows.data(), cols.data(), rows.shape(0),
+                       slope, table, n_threads, poll, out.data());
+  });
+}
+
+/// One array from the lists of all tasks, handed over to NumPy.
+template <class U> nb::object joined(const std::vector<Hits> &parts, std::vector<U> Hits::*member) {
+  auto *all = new std::vector<U>;
+  nb::capsule owner(all, [](void *p) noexcept { delete static_cast<std::vector<U> *>(p); });
+  std::size_t n = 0;
+  for (const Hits &part : parts) n += (part.*member).size();
+  all->reserve(n);
+  for (const Hits &part : parts) all->insert(all->end(), (part.*member).begin(), (part.*member).end());
+  return nb::cast(nb::ndarray<nb::numpy, U, nb::ndim<1>>(all->data(), {all->size()}, owner));
+}
+
+template <class T>
+nb::tuple bind_scan_ranges(Matrix<const T> queries, Matrix<const T> keys,
+                           Vector<const std::int64_t> order, Vector<const std::int64_t> start,
+                           Vector<const std::int64_t> stop, double slope, double threshold,
+                           const std::string &isa, int n_threads) {
+  const auto &table = kernels(isa).typed<T>();
+  std::vector<Hits> parts;
+  run([&](const Poll &poll) {
+    return scan_ranges(rows_of(queries), rows_of(keys), order.data(), start.data(), stop.data(),
+                       slope, threshold, table, n_threads, poll, parts);
+  });
+  return nb::make_tuple(joined(parts, &Hits::rows), joined(parts, &Hits::cols),
+                        joined(parts, &Hits::values));
+}
+
+template <class T> void bind_exp(Vector<const T> in, Vector<T> out, const std::string &isa) {
+  kernels(isa).typed<T>().exp(in.data(), out.data(), in.shape(0));
+}
+
+void bind_philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, Matrix<std::uint64_t> out) {
+  for (std::size_t i = 0; i < out.shape(0); ++i) {
+    const std::uint64_t low = first + i, carry = low < first;
+    const Philox words = philox4x64({low, carry, 0, 0}, {seed, stream});
+    for (std::size_t w = 0; w < 4; ++w) out.data()[4 * i + w] = words[w];
+  }
+}
+
+/// Multiply-adds per second of one core, doing nothing else for about `seconds`.
+template <class T> double bind_fma_rate(double seconds, const std::string &isa) {
+  const auto &table = kernels(isa).typed<T>();
+  using Clock = std::chrono::steady_clock;
+  nb::gil_scoped_release released;
+  const auto rate = [&](std::size_t rounds) {
+    const auto start = Clock::now();
+    volatile double keep = table.fused_multiply_adds(rounds);
+    (void)keep;
+    const std::chrono::duration<double> spent = Clock::now() - start;
+    return double(rounds) * table.multiply_adds_per_round / spent.count();
+  };
+  const double guess = rate(100000) / table.multiply_adds_per_round;
+  double best = 0;
+  for (int i = 0; i < 5; ++i) best = std::max(best, rate(std::size_t(guess * seconds / 5) + 1));
+  return best;
+}
+
+template <class T> void bind_typed(nb::module_ &m) {
+  m.def("tile_product", &bind_tile_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "x"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
+        "query_centre"_a.noconvert(), "key_centre"_a.noconvert(), "factor"_a, "slope"_a, "ceiling"_a,
+        "differences"_a, "online"_a, "out"_a.noconvert(), "totals"_a.noconvert().none(),
+        "row_max"_a.noconvert().none(), "isa"_a, "n_threads"_a);
+  m.def("squared_norms", &bind_squared_norms<T>, "points"_a.noconvert(), "centre"_a.noconvert(),
+        "factor"_a, "out"_a.noconvert(), "n_threads"_a);
+  m.def("pair_kernel", &bind_pair_kernel<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "rows"_a.noconvert(), "cols"_a.noconvert(), "slope"_a, "out"_a.noconvert(), "isa"_a,
+        "n_threads"_a);
+  m.def("scan_ranges", &bind_scan_ranges<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "order"_a.noconvert(), "start"_a.noconvert(), "stop"_a.noconvert(), "slope"_a, "threshold"_a,
+        "isa"_a, "n_threads"_a);
+  m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  bind_typed<float>(m);
+  bind_typed<double>(m);
+  m.def("philox", &bind_philox, "seed"_a, "stream"_a, "first"_a, "out"_a.noconvert());
+  m.def("available_isas", &available_isas);
+  m.def("fma_rate_float32", &bind_fma_rate<float>, "seconds"_a, "isa"_a);
+  m.def("fma_rate_float64", &bind_fma_rate<double>, "seconds"_a, "isa"_a);
+  m.def("default_thread_limit", &default_thread_limit);
+}
+
+// For threadpoolctl, which talks to libraries through C symbols.
+extern "C" {
+__attribute__((visibility("default"))) int approxkmv_get_num_threads() {
+  return default_thread_limit();
+}
+__attribute__((visibility("default"))) void approxkmv_set_num_threads(int n) {
+  set_default_thread_limit(n);
+}
+}

@@ -1,0 +1,70 @@
+// What the instruction-set dependent part offers to the rest: a table of functions and its geometry.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace akmv {
+
+constexpr int kBlockRows = 96;   // queries per task; a multiple of every micro tile's rows
+constexpr int kPanelKeys = 256;  // most keys per panel
+constexpr int kScoreStride = kPanelKeys + 16;  // not a power of two: rows would alias in the cache
+constexpr int kFewColumns = 4;   // up to here columns are dotted, above they are a second product
+constexpr std::size_t kAlignment = 64;
+
+// One block of queries against one chunk of packed keys:
+//
+//   sums[i, c] = sum_j exp(slope * s_ij - query_shift[i] - key_shift[j]) * x[j, c]
+//
+// with s_ij = <q_i, k_j>, or |q_i - k_j|^2 if `differences`. With `online` the largest exponent of
+// each row is found on the way and taken out: row_max[i] holds it, and sums are relative to it.
+template <class T> struct Tile {
+  const T *queries;      // [strip][dim][row in strip], zero padded
+  const T *query_shift;  // [kBlockRows]
+  const T *keys;         // [panel][group][dim][key in group], zero padded
+  const T *key_shift;    // [panel][key], +infinity on padding
+  const T *x;            // few columns: [column][panel][key]; many: [panel][column group][key][column]
+  std::size_t n_dims;
+  std::size_t n_keys;  // padded to a multiple of the group
+  int panel_keys;      // keys per panel (the last may have fewer), a multiple of the group
+  int n_strips;        // strips of queries in use
+  int n_columns;
+  T slope, ceiling;
+  bool differences, online;
+  bool row_sums;       // fill `totals`
+
+  T *scores;    // scratch [rows][kScoreStride]
+  T *lanes;     // out, few columns: [kBlockRows][n_columns] vectors of partial sums
+  T *products;  // out, many columns: [kBlockRows][padded columns]
+  T *totals;    // out [kBlockRows] vectors of partial sums of the exponentials
+  T *row_max;   // out [kBlockRows], with `online`
+};
+
+template <class T> struct TypedKernels {
+  int width;       // lanes of a vector
+  int rows;        // queries per strip
+  int group_keys;  // keys (or columns) per packed group
+  void (*tile)(const Tile<T> &);
+  T (*sum_lanes)(const T *);
+  void (*exp)(const T *in, T *out, std::size_t n);
+  T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);
+  double (*fused_multiply_adds)(std::size_t rounds);  // work for the peak measurement
+  double multiply_adds_per_round;
+};
+
+struct Kernels {
+  TypedKernels<float> f32;
+  TypedKernels<double> f64;
+  template <class T> const TypedKernels<T> &typed() const;
+};
+template <> inline const TypedKernels<float> &Kernels::typed<float>() const { return f32; }
+template <> inline const TypedKernels<double> &Kernels::typed<double>() const { return f64; }
+
+extern const Kernels baseline_kernels;
+#if AKMV_X86
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+extern const Kernels wide_kernels;
+#endif
+
+}  // namespace akmv

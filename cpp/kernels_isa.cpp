@@ -1,0 +1,63 @@
+// Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
+#include "tile.hpp"
+
+namespace akmv {
+namespace AKMV_ISA {
+
+template <class T> static T sum_lanes(const T *lanes) { return Simd<T>::sum(Simd<T>::load(lanes)); }
+
+template <class T> static void exp_array(const T *in, T *out, std::size_t n) {
+  using S = Simd<T>;
+  const auto top = S::splat(ExpConstants<T>::kHighest);
+  std::size_t i = 0;
+  for (; i + S::kWidth <= n; i += S::kWidth) S::store(out + i, exp<T>(S::load(in + i), top));
+  T last[S::kWidth] = {};
+  for (std::size_t k = i; k < n; ++k) last[k - i] = in[k];
+  S::store(last, exp<T>(S::load(last), top));
+  for (std::size_t k = i; k < n; ++k) out[k] = last[k - i];
+}
+
+template <class T> static T squared_distance(const T *a, const T *b, std::size_t n_dims) {
+  using S = Simd<T>;
+  typename S::V sum = {};
+  std::size_t l = 0;
+  for (; l + S::kWidth <= n_dims; l += S::kWidth) {
+    const auto difference = S::load(a + l) - S::load(b + l);
+    sum += difference * difference;
+  }
+  T rest = 0;
+  for (; l < n_dims; ++l) rest += (a[l] - b[l]) * (a[l] - b[l]);
+  return S::sum(sum) + rest;
+}
+
+// As many independent multiply-adds per round as the micro tile has accumulators, and nothing else.
+template <class T> static double fused_multiply_adds(std::size_t rounds) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  V acc[kRows * kVectors];
+  const V a = S::splat(T(0.999)), b = S::splat(T(0.001));
+  for (int i = 0; i < kRows * kVectors; ++i) acc[i] = S::splat(T(i));
+  for (std::size_t k = 0; k < rounds; ++k) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows * kVectors; ++i) acc[i] = acc[i] * a + b;
+  }
+  V total = {};
+  for (int i = 0; i < kRows * kVectors; ++i) total += acc[i];
+  return double(S::sum(total));
+}
+
+template <class T> constexpr TypedKernels<T> typed_kernels() {
+  return {Simd<T>::kWidth,   kRows,           Simd<T>::kKeys,         any_tile<T>,
+          sum_lanes<T>,      exp_array<T>,    squared_distance<T>,    fused_multiply_adds<T>,
+          double(kRows) * kVectors * Simd<T>::kWidth};
+}
+
+}  // namespace AKMV_ISA
+
+#define AKMV_CONCATENATE(a, b) a##b
+#define AKMV_TABLE(isa) AKMV_CONCATENATE(isa, _kernels)
+extern const Kernels AKMV_TABLE(AKMV_ISA);
+const Kernels AKMV_TABLE(AKMV_ISA) = {AKMV_ISA::typed_kernels<float>(),
+                                      AKMV_ISA::typed_kernels<double>()};
+
+}  // namespace akmv

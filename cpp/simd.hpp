@@ -1,0 +1,65 @@
+// Vector types of one instruction set, from the compiler's vector extensions.
+//
+// This header is compiled once per instruction set, each time inside its own namespace AKMV_ISA, so
+// that no inline function compiled with wide instructions can be picked by the linker for a narrow
+// machine. For the same reason the per-set sources use nothing from the standard library but sizes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace akmv {
+namespace AKMV_ISA {
+
+#if defined(__AVX512F__) || defined(AKMV_WIDE)
+constexpr int kVectorBytes = 64;
+constexpr int kRows = 12;  // 12 x 2 accumulators of 32 registers; queries come as embedded broadcasts
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+constexpr int kRows = 6;  // 6 x 2 accumulators + 2 keys + 1 broadcast = 15 of 16 registers
+#else
+constexpr int kVectorBytes = 16;
+constexpr int kRows = 4;  // no fused multiply-add: the product needs a register of its own
+#endif
+constexpr int kVectors = 2;  // key vectors per micro tile
+
+template <class T> struct Bits;
+template <> struct Bits<float> { using type = std::int32_t; };
+template <> struct Bits<double> { using type = std::int64_t; };
+
+template <class T> struct Simd {
+  typedef T V __attribute__((vector_size(kVectorBytes)));
+  typedef typename Bits<T>::type I __attribute__((vector_size(kVectorBytes)));
+  // Dereferencing an unaligned vector type: a memcpy of 32 bytes becomes two halves through the
+  // stack with GCC 12, eight times slower.
+  typedef T Unaligned __attribute__((vector_size(kVectorBytes), aligned(alignof(T)), may_alias));
+
+  static constexpr int kWidth = kVectorBytes / int(sizeof(T));
+  static constexpr int kKeys = kVectors * kWidth;  // keys per packed group
+
+  static inline V load(const T *p) { return *reinterpret_cast<const Unaligned *>(p); }
+  static inline void store(T *p, V v) { *reinterpret_cast<Unaligned *>(p) = v; }
+  static inline V splat(T a) { return a - V{}; }
+  // Both keep a NaN in `a`.
+  static inline V at_most(V a, V limit) { return a > limit ? limit : a; }
+  static inline V at_least(V a, V limit) { return a < limit ? limit : a; }
+
+  // Lanes are added in a fixed order, halves first.
+  static inline T sum(V v) {
+    T lane[kWidth];
+    store(lane, v);
+    for (int half = kWidth / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+    return lane[0];
+  }
+  static inline T max(V v) {
+    T lane[kWidth];
+    store(lane, v);
+    T m = lane[0];
+    for (int i = 1; i < kWidth; ++i) m = lane[i] > m ? lane[i] : (lane[i] != lane[i] ? lane[i] : m);
+    return m;
+  }
+};
+
+}  // namespace AKMV_ISA
+}  // namespace akmv

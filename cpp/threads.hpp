@@ -1,0 +1,26 @@
+// A small pool of threads that survives fork and never outlives its welcome.
+//
+// Workers are created when first asked for and sleep between jobs. The calling thread always works
+// too, so a job finishes even if no worker could be created or all are busy with other callers.
+// After a fork the child starts with an empty pool (the parent's workers do not exist there).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace akmv {
+
+/// Called now and then from the calling thread; true means: stop as soon as possible.
+using Poll = std::function<bool()>;
+
+/// Runs body(task, slot) for every task in [0, n_tasks) on up to `n_threads` threads. `slot` is in
+/// [0, n_threads) and is never used by two threads at once. The first exception of the body stops
+/// the rest and is thrown again here. Returns false if `poll` stopped it before every task had run.
+bool parallel_for(std::size_t n_tasks, int n_threads,
+                  const std::function<void(std::size_t task, int slot)> &body, const Poll &poll);
+
+/// The number of threads used where a caller does not say; 0 until it is set.
+int default_thread_limit();
+void set_default_thread_limit(int n);
+
+}  // namespace akmv

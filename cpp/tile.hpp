@@ -1,0 +1,204 @@
+// The one kernel: scores of a strip of queries with a panel of keys, exponentials, weighted sums.
+//
+// Nothing of size queries x keys is ever written: the scores of `kRows` queries with one panel live
+// in the first-level cache. The panel streams from the second-level cache at 11 bytes per cycle at
+// full multiply-add rate, whatever the dimension, so the dimension is not blocked.
+#pragma once
+
+#include "exp.hpp"
+#include "kernels.hpp"
+
+namespace akmv {
+namespace AKMV_ISA {
+
+// acc[r][v] = sum_l a(r, l) * b(l, v), or of squared differences. The element (r, l) of `a` is at
+// a[r * kRowStride + l * kStepStride]: constants, so that one base register serves all rows.
+template <class T, int kRowStride, int kStepStride, bool kDifferences>
+static inline void micro(const T *__restrict a, const T *__restrict b, std::size_t n_steps,
+                         typename Simd<T>::V (&acc)[kRows][kVectors]) {
+  using S = Simd<T>;
+  using V = typename S::V;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = V{};
+  for (std::size_t l = 0; l < n_steps; ++l) {
+    V key[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) key[v] = S::load(b + v * S::kWidth);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const V query = S::splat(a[r * kRowStride]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        if (kDifferences) {
+          const V difference = query - key[v];
+          acc[r][v] += difference * difference;
+        } else {
+          acc[r][v] += query * key[v];
+        }
+      }
+    }
+    a += kStepStride;
+    b += S::kKeys;
+  }
+}
+
+template <class T, bool kDifferences>
+static inline void score_strip(const T *queries, const T *panel, std::size_t n_dims, int panel_keys,
+                               T *scores) {
+  using S = Simd<T>;
+  for (int first = 0; first < panel_keys; first += S::kKeys) {
+    typename S::V acc[kRows][kVectors];
+    micro<T, 1, kRows, kDifferences>(queries, panel + std::size_t(first) * n_dims, n_dims, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        S::store(scores + r * kScoreStride + first + v * S::kWidth, acc[r][v]);
+  }
+}
+
+template <class T> static inline void scale_in_place(T *p, int n, T factor) {
+  for (int i = 0; i < n; ++i) p[i] *= factor;
+}
+
+// Largest exponent of one row of scores; the shift that keeps every exponential at most 1.
+template <class T>
+static inline T row_maximum(const T *scores, const T *key_shift, int n, T slope) {
+  using S = Simd<T>;
+  typename S::V best = slope * S::load(scores) - S::load(key_shift);
+  for (int j = S::kWidth; j < n; j += S::kWidth) {
+    const typename S::V t = slope * S::load(scores + j) - S::load(key_shift + j);
+    best = t > best ? t : best;
+  }
+  return S::max(best);
+}
+
+// exp(old - next) for two row maxima, either of which may be minus infinity (no key yet).
+template <class T> static inline T decay(T old, T next) {
+  using S = Simd<T>;
+  if (!(old < next)) return T(1);
+  return exp<T>(S::splat(old - next), S::splat(T(0)))[0];
+}
+
+// Exponentials of one row, stored in place if `kStore`; their sum, and their product with one column.
+template <class T, bool kStore>
+static inline void exponentials(T *scores, const T *key_shift, const T *x, int n, T slope, T shift,
+                                T ceiling, typename Simd<T>::V &total, typename Simd<T>::V &weighted) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  constexpr T kHighest = ExpConstants<T>::kHighest;  // beyond it exp does not hold
+  const V top = S::splat(ceiling < kHighest ? ceiling : kHighest);
+  V sums[kVectors] = {}, products[kVectors] = {};
+  for (int j = 0; j < n; j += S::kKeys) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = j + v * S::kWidth;
+      const V t = slope * S::load(scores + at) - shift - S::load(key_shift + at);
+      const V e = exp<T>(t, top);
+      if (kStore) {
+        S::store(scores + at, e);
+        sums[v] += e;
+      } else {
+        sums[v] += e;
+        products[v] += e * S::load(x + at);
+      }
+    }
+  }
+  total = sums[0] + sums[1];
+  weighted = products[0] + products[1];
+}
+
+template <class T> static inline typename Simd<T>::V dot(const T *a, const T *b, int n) {
+  using S = Simd<T>;
+  typename S::V sums[kVectors] = {};
+  for (int j = 0; j < n; j += S::kKeys)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      sums[v] += S::load(a + j + v * S::kWidth) * S::load(b + j + v * S::kWidth);
+  return sums[0] + sums[1];
+}
+
+template <class T> static inline void accumulate(T *lanes, typename Simd<T>::V v) {
+  Simd<T>::store(lanes, Simd<T>::load(lanes) + v);
+}
+
+template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  constexpr int kWidth = S::kWidth;
+  const bool many = t.n_columns > kFewColumns;
+  const int n_groups = (t.n_columns + S::kKeys - 1) / S::kKeys;
+  const int padded = n_groups * S::kKeys;
+
+  for (std::size_t first = 0; first < t.n_keys; first += std::size_t(t.panel_keys)) {
+    const std::size_t left = t.n_keys - first;
+    const int width = left < std::size_t(t.panel_keys) ? int(left) : t.panel_keys;
+    const T *panel = t.keys + first * t.n_dims;
+    const T *key_shift = t.key_shift + first;
+    for (int s = 0; s < t.n_strips; ++s) {
+      score_strip<T, kDifferences>(t.queries + std::size_t(s) * kRows * t.n_dims, panel, t.n_dims,
+                                   width, t.scores);
+      for (int r = 0; r < kRows; ++r) {
+        const int row = s * kRows + r;
+        T *scores = t.scores + r * kScoreStride;
+        T *lanes = t.lanes + std::size_t(row) * t.n_columns * kWidth;
+        T shift = t.query_shift[row];
+        if (t.online) {
+          const T old = t.row_max[row];
+          const T here = row_maximum(scores, key_shift, width, t.slope) - shift;
+          const T next = here > old || here != here ? here : old;
+          const T factor = decay(old, next);
+          if (factor != T(1)) {
+            scale_in_place(t.totals + row * kWidth, kWidth, factor);
+            if (many)
+              scale_in_place(t.products + std::size_t(row) * padded, padded, factor);
+            else
+              scale_in_place(lanes, t.n_columns * kWidth, factor);
+          }
+          t.row_max[row] = next;
+          // A row without any key so far has next = -infinity; its exponentials are all 0.
+          shift += next - next == T(0) ? next : T(0);
+        }
+        V total, weighted;
+        if (t.n_columns == 1) {
+          exponentials<T, false>(scores, key_shift, t.x + first, width, t.slope, shift,
+                                 t.ceiling, total, weighted);
+          accumulate(lanes, weighted);
+        } else {
+          exponentials<T, true>(scores, key_shift, nullptr, width, t.slope, shift, t.ceiling,
+                                total, weighted);
+          if (!many)
+            for (int c = 0; c < t.n_columns; ++c)
+              accumulate(lanes + c * kWidth,
+                         dot(scores, t.x + std::size_t(c) * t.n_keys + first, width));
+        }
+        if (t.row_sums) accumulate(t.totals + row * kWidth, total);
+      }
+      if (many)
+        for (int g = 0; g < n_groups; ++g) {
+          V acc[kRows][kVectors];
+          micro<T, kScoreStride, 1, false>(
+              t.scores, t.x + (first * n_groups + std::size_t(g) * width) * S::kKeys,
+              std::size_t(width), acc);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v)
+              accumulate(t.products + std::size_t(s * kRows + r) * padded + g * S::kKeys + v * kWidth,
+                         acc[r][v]);
+        }
+    }
+  }
+}
+
+template <class T> static void any_tile(const Tile<T> &t) {
+  if (t.differences)
+    tile<T, true>(t);
+  else
+    tile<T, false>(t);
+}
+
+}  // namespace AKMV_ISA
+}  // namespace akmv

@@ -1,0 +1,36 @@
+"""Gaussian kernel matrix-vector products with a stated error, and what is built on them."""
+
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+
+from approxkmv._threads import register_with_threadpoolctl as _register
+from approxkmv._warnings import AccuracyWarning as AccuracyWarning
+from approxkmv._warnings import AssumptionWarning as AssumptionWarning
+from approxkmv.info import Plan as Plan
+from approxkmv.info import ProductInfo as ProductInfo
+from approxkmv.product import log_row_sums as log_row_sums
+from approxkmv.product import matvec as matvec
+from approxkmv.product import row_sums as row_sums
+
+if TYPE_CHECKING:
+    from approxkmv import datasets as datasets
+    from approxkmv import paper as paper
+    from approxkmv.operator import GaussianKernel as GaussianKernel
+
+__version__ = _version("approxkmv")
+_register()
+
+
+def __getattr__(name: str) -> object:
+    """Load the larger parts, and SciPy's linear algebra with the operator, when first used."""
+    import importlib
+
+    if name in ("datasets", "paper"):
+        return importlib.import_module(f"approxkmv.{name}")
+    if name == "GaussianKernel":
+        return importlib.import_module("approxkmv.operator").GaussianKernel
+    raise AttributeError(f"module 'approxkmv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "GaussianKernel", "datasets", "paper"})

@@ -1,0 +1,159 @@
+"""Every check of what a user hands in, once, at the public edge. Below it, arrays are trusted.
+
+Messages name the argument, the rule and the value. Values and shapes are ValueError, kinds are
+TypeError.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from approxkmv.leaves import Array
+
+Rng = int | np.random.Generator | None
+
+
+def points(value: Any, name: str) -> Array:
+    """A two-dimensional real array in its computing type, C-contiguous, native byte order."""
+    array = _real(value, name)
+    if array.ndim != 2:
+        raise ValueError(
+            f"{name} must have two dimensions, one point per row, got shape {array.shape}."
+        )
+    return np.ascontiguousarray(array, dtype=_computing_type(array.dtype))
+
+
+def point_pair(queries: Any, keys: Any) -> tuple[Array, Array]:
+    """Queries and keys of one floating type and one dimension."""
+    same = keys is None or keys is queries
+    q = points(queries, "queries")
+    k = q if same else points(keys, "keys")
+    if k.shape[1] != q.shape[1]:
+        raise ValueError(f"keys must have {q.shape[1]} columns to match queries, got {k.shape[1]}.")
+    common = np.result_type(q, k)
+    return q.astype(common, copy=False), k.astype(common, copy=False)
+
+
+def vector(value: Any, n_keys: int, name: str = "x", side: str = "key") -> Array:
+    """One vector or a matrix of columns, with one row per key; any memory layout."""
+    array = _real(value, name)
+    if array.ndim not in (1, 2) or array.shape[0] != n_keys:
+        raise ValueError(
+            f"{name} must have one entry per {side}, shape ({n_keys},) or ({n_keys}, n_columns), "
+            f"got shape {array.shape}."
+        )
+    return np.asarray(array, dtype=_computing_type(array.dtype))
+
+
+def weights(value: Any, n_keys: int) -> Array:
+    """Non-negative weights, one per key."""
+    array = vector(value, n_keys, "weights")
+    if array.ndim != 1:
+        raise ValueError(f"weights must have shape ({n_keys},), got shape {array.shape}.")
+    if (array < 0).any():
+        at = int(np.argmax(array < 0))
+        raise ValueError(f"weights must not be negative, but weights[{at}] is {array[at]}.")
+    return array
+
+
+def finite(array: Array, name: str) -> None:
+    """Reject NaN and infinity, naming where the first one is."""
+    # Minimum and maximum carry both along and need no temporary array.
+    if array.size == 0 or (np.isfinite(array.min()) and np.isfinite(array.max())):
+        return
+    at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    index = ", ".join(map(str, at))
+    raise ValueError(f"{name} must be finite, but {name}[{index}] is {array[at]}.")
+
+
+def positive(value: Any, name: str) -> float:
+    """A positive finite number."""
+    number = _number(value, name)
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+    return number
+
+
+def tolerance(value: Any, name: str = "eps") -> float:
+    """An error tolerance: finite, not negative; 0 asks for the exact product."""
+    number = _number(value, name)
+    if not (number >= 0 and math.isfinite(number)):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}.")
+    return number
+
+
+def probability(value: Any, name: str = "delta") -> float:
+    """A probability strictly between 0 and 1."""
+    number = _number(value, name)
+    if not 0 < number < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+    return number
+
+
+def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {type(value).__name__}.")
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+    return value
+
+
+def threads(value: Any) -> int | None:
+    """A positive number of threads, or None for the default."""
+    if value is None:
+        return None
+    number = _integer(value, "n_threads")
+    if number < 1:
+        raise ValueError(f"n_threads must be at least 1, got {number}.")
+    return number
+
+
+def generator(value: Rng) -> np.random.Generator:
+    """A NumPy Generator from None, an integer seed or a Generator (SPEC 7)."""
+    if value is None or isinstance(value, np.random.Generator):
+        return np.random.default_rng(value)
+    seed = _integer(value, "rng")
+    if seed < 0:
+        raise ValueError(f"rng must be None, a Generator or an integer >= 0, got {seed}.")
+    return np.random.default_rng(seed)
+
+
+def _real(value: Any, name: str) -> npt.NDArray[Any]:
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        value = value.float()  # NumPy has no bfloat16
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+    return array
+
+
+def _computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float32 for float32, half precision and small integers; float64 for the others."""
+    if dtype.name == "bfloat16":
+        return np.dtype(np.float32)
+    wide = np.result_type(dtype.newbyteorder("="), np.float32)
+    return np.dtype(np.float32 if wide == np.float32 else np.float64)
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool | np.bool_ | str | bytes | complex) or np.ndim(value) != 0:
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}.") from None
+
+
+def _integer(value: Any, name: str) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be an integer, got bool.")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}.") from None

@@ -1,0 +1,75 @@
+"""The command ``approxkmv``: finds the subcommand, runs it, and turns errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from approxkmv.cli import bench, demo, info, matvec, paper
+
+_COMMANDS = {"demo": demo, "matvec": matvec, "info": info, "bench": bench, "paper": paper}
+
+# What a user can mend: a value, a type, a file, a package that is not installed.
+_USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports a bad argument in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``approxkmv`` with these arguments, or those of the command line.
+
+    Returns the exit code: 0 if all went well, 2 for a bad argument or file, 130 after Ctrl-C.
+    """
+    try:
+        args = _parser().parse_args(argv)
+    except SystemExit as done:
+        return int(done.code or 0)
+    name = f"approxkmv {args.command}"
+    try:
+        code: int = _COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output has gone (`approxkmv info | head -1`). Python would complain
+        # again when it flushes the pipe at exit, so that now leads nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _say(f"{name}: interrupted", 130)
+    except MemoryError as error:
+        return _say(f"{name}: error: not enough memory. {error}".rstrip(". "), 1)
+    except _USER_ERRORS as error:
+        return _say(f"{name}: error: {_one_line(error)}", 2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="approxkmv",
+        description="Products of Gaussian kernel matrices with vectors.",
+        epilog="approxkmv COMMAND --help says more about a command. Start with: approxkmv demo",
+    )
+    parser.add_argument("--version", action="version", version=f"approxkmv {version('approxkmv')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in _COMMANDS.values():
+        command.add_parser(subparsers)
+    return parser
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _say(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code

@@ -1,0 +1,290 @@
+"""Arrays in files: ``.npy``, ``.npz`` and ``.safetensors`` in, ``.npy`` out, never pickle.
+
+What a file says about itself is compared with what the file is before anything is allocated, so a
+broken or hostile file costs one line of error and no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import stat
+import struct
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+PathLike = str | os.PathLike[str]
+
+# A member of a zip file may be this large, or this many times its compressed size. Floating-point
+# data compress 1.1 to 10 times; 10 MB of zeros made to unpack into 10 GB is refused.
+_FREE_BYTES = 256 * 2**20
+_LARGEST_RATIO = 100
+
+
+def read_array(source: PathLike, *, memory_map: bool = False) -> Array:
+    """Read one array of real numbers from a file.
+
+    Parameters
+    ----------
+    source : str or path
+        ``file.npy``, ``file.npz:name`` or ``file.safetensors:name``. The name may be left out
+        when the file holds one array.
+    memory_map : bool
+        Map a ``.npy`` file read-only instead of reading it. The other formats are always read.
+
+    Returns
+    -------
+    ndarray
+        The array, in the type it was stored in; bfloat16 becomes float32.
+
+    Raises
+    ------
+    ValueError
+        The file is truncated, lies about its size, holds something else than real numbers, or
+        has no array of that name.
+    FileNotFoundError
+        There is no such file.
+    ImportError
+        A ``.safetensors`` file was given and the package ``safetensors`` is not installed.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> import numpy as np
+    >>> from approxkmv.files import read_array, write_array
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "x.npy")
+    ...     write_array(path, np.arange(3.0))
+    ...     read_array(path)
+    array([0., 1., 2.])
+    """
+    path, member = _split(source)
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return _read_npy(path, memory_map)
+    if suffix == ".npz":
+        return _read_npz(path, member)
+    if suffix == ".safetensors":
+        return _read_safetensors(path, member)
+    raise ValueError(f"{path}: expected a .npy, .npz or .safetensors file, got {suffix or 'none'}")
+
+
+def write_array(path: PathLike, array: Array) -> None:
+    """Write a ``.npy`` file so that a reader sees the old file or the new one, never a part.
+
+    The data go to a temporary file in the same folder, reach the disk, and take the place of the
+    old file in one step.
+
+    Parameters
+    ----------
+    path : str or path
+        Where to write; the name must end in ``.npy``.
+    array : ndarray
+        Numbers of any shape; an array of Python objects is refused.
+
+    Examples
+    --------
+    See :func:`read_array`.
+    """
+    target = checked_output(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def checked_output(path: PathLike) -> Path:
+    """Return the file that `path` names after checking that `write_array` could replace it.
+
+    Called before a long computation, so that a misspelt folder is reported at once.
+    """
+    target = Path(os.path.realpath(path))
+    if target.suffix.lower() != ".npy":
+        raise ValueError(f"{path}: the name of an output file must end in .npy")
+    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+        raise ValueError(f"{path}: exists and is not an ordinary file")
+    if not target.parent.is_dir():
+        raise ValueError(f"{path}: the folder {target.parent} does not exist")
+    return target
+
+
+def _split(source: PathLike) -> tuple[Path, str | None]:
+    """Split ``file.npz:name`` into the file and the name."""
+    text = os.fspath(source)
+    for suffix in (".npz:", ".safetensors:", ".npy:"):
+        position = text.lower().rfind(suffix)
+        if position >= 0:
+            end = position + len(suffix)
+            if suffix == ".npy:":
+                raise ValueError(f"{text}: a .npy file holds one array; leave out ':{text[end:]}'")
+            return Path(text[: end - 1]), text[end:]
+    return Path(text), None
+
+
+def _read_npy(path: Path, memory_map: bool) -> Array:
+    with open(path, "rb") as file:
+        shape, order, dtype = _npy_header(file, str(path))
+        offset = file.tell()
+        _check_size(str(path), shape, dtype, os.fstat(file.fileno()).st_size - offset)
+        size = math.prod(shape)
+        if memory_map and size > 0:  # an empty region cannot be mapped
+            return np.memmap(path, dtype, "r", offset, shape, order)
+        flat = np.fromfile(file, dtype, size)
+    if len(flat) != size:
+        raise ValueError(f"{path}: the file changed while it was read")
+    return flat.reshape(shape, order=order)
+
+
+def _read_npz(path: Path, member: str | None) -> Array:
+    # A damaged archive makes zipfile raise any of these, OSError by seeking before the start.
+    damage = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError)
+    with open(path, "rb") as raw:
+        try:
+            with zipfile.ZipFile(raw) as archive:
+                return _read_member(archive, path, member)
+        except damage as error:
+            raise ValueError(f"{path}: not a readable .npz file ({error})") from error
+
+
+def _read_member(archive: zipfile.ZipFile, path: Path, member: str | None) -> Array:
+    entries = {entry.filename: entry for entry in archive.infolist()}
+    name = _chosen(path, [n.removesuffix(".npy") for n in entries], member)
+    entry = entries[name if name in entries else name + ".npy"]
+    where = f"{path}:{name}"
+    if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise ValueError(f"{where}: packed in a way that NumPy does not write")
+    allowed = max(_FREE_BYTES, _LARGEST_RATIO * entry.compress_size)
+    if entry.file_size > allowed:
+        raise ValueError(
+            f"{where}: {entry.compress_size} bytes would unpack into {entry.file_size}, "
+            f"more than the {allowed} allowed"
+        )
+    with archive.open(entry) as file:
+        shape, order, dtype = _npy_header(file, where)
+        _check_size(where, shape, dtype, entry.file_size - file.tell())
+        flat = np.empty(math.prod(shape), dtype)
+        _fill(file, flat, where)
+    return flat.reshape(shape, order=order)
+
+
+def _fill(file: IO[bytes], flat: Array, where: str) -> None:
+    """Read exactly the bytes of `flat`, and find that nothing follows them."""
+    buffer = flat.view(np.uint8)
+    filled = 0
+    while filled < len(buffer):
+        chunk = file.read(min(len(buffer) - filled, 2**20))
+        if not chunk:
+            raise ValueError(f"{where}: truncated, {filled} of {len(buffer)} bytes are there")
+        buffer[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        filled += len(chunk)
+    if file.read(1):
+        raise ValueError(f"{where}: more data than its header says")
+
+
+def _read_safetensors(path: Path, member: str | None) -> Array:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: reading .safetensors files needs the package safetensors. "
+            "Install it with: pip install safetensors"
+        ) from error
+    path.stat()  # FileNotFoundError with the usual words
+    try:
+        # Opening checks the header: sizes, offsets, and that they cover the file without a gap.
+        with safe_open(path, framework="np") as tensors:
+            name = _chosen(path, list(tensors.keys()), member)
+            kind = tensors.get_slice(name).get_dtype()
+            if kind == "BF16":
+                return _read_bfloat16(path, name)
+            if kind not in {"F64", "F32", "F16", "BOOL"} and kind[0] not in "IU":
+                raise ValueError(f"{path}:{name}: expected real numbers, got the type {kind}")
+            return np.asarray(tensors.get_tensor(name))
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a readable .safetensors file ({error})") from error
+
+
+def _read_bfloat16(path: Path, name: str) -> Array:
+    """Read a bfloat16 tensor, which NumPy has no type for: the upper half of a float32."""
+    with open(path, "rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(header_bytes))[name]
+        begin, end = entry["data_offsets"]
+        file.seek(8 + header_bytes + begin)
+        upper = np.fromfile(file, "<u2", (end - begin) // 2)
+    bits: Array = upper.astype(np.uint32) << 16
+    shape: list[int] = entry["shape"]
+    return bits.view(np.float32).reshape(shape)
+
+
+def _chosen(path: Path, names: list[str], member: str | None) -> str:
+    """Return the array to read: the one asked for, or the only one."""
+    listed = ", ".join(sorted(names)[:8]) + (", ..." if len(names) > 8 else "")
+    if member is None:
+        if len(names) == 1:
+            return names[0]
+        raise ValueError(
+            f"{path}: holds {len(names)} arrays; say which, as in {path.name}:name ({listed})"
+        )
+    if member not in names:
+        raise ValueError(f"{path}: holds no array {member!r}; it has: {listed or 'nothing'}")
+    return member
+
+
+def _npy_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
+    """Read and check the header; returns (shape, order, dtype) and leaves `file` at the data."""
+    try:
+        version = np.lib.format.read_magic(file)
+        # Version 3 exists for structured types with non-Latin names, which are refused anyway.
+        if version not in {(1, 0), (2, 0)}:
+            raise ValueError(f"format version {version[0]}.{version[1]}")
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, fortran, dtype = read(file)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{where}: not a readable .npy file ({reason})") from error
+    if dtype.kind not in "fiub":
+        raise ValueError(f"{where}: expected real numbers, got the type {dtype}")
+    if any(isinstance(length, bool) or not 0 <= length <= sys.maxsize for length in shape):
+        raise ValueError(f"{where}: the header gives the impossible shape {shape}")
+    return tuple(shape), "F" if fortran else "C", dtype
+
+
+def _check_size(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], there: int) -> None:
+    """Compare the bytes the header promises with the bytes that are there."""
+    promised = math.prod(shape) * dtype.itemsize
+    if promised != there:
+        raise ValueError(
+            f"{where}: the header promises {promised} bytes of {dtype} in shape {shape}, "
+            f"{there} are there"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself durable, where folders can be opened (not on Windows)."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

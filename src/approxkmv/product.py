@@ -1,0 +1,376 @@
+"""``matvec``: one product, from what the user hands in to the answer and its report.
+
+Start reading here: check, plan, run, report.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from typing import Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from approxkmv import _check, leaves
+from approxkmv._check import Rng
+from approxkmv._threads import default_threads
+from approxkmv._warnings import AccuracyWarning
+from approxkmv.exact import ExactKernel, prepare
+from approxkmv.info import Plan, ProductInfo
+from approxkmv.leaves import Array
+from approxkmv.rounding import measured_error, rounding_bound
+
+METHODS = ("auto", "exact", "paper")
+
+
+@overload
+def matvec(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike | None,
+    x: npt.ArrayLike,
+    *,
+    bandwidth: float,
+    eps: float = ...,
+    delta: float = ...,
+    method: str = ...,
+    rng: Rng = ...,
+    n_threads: int | None = ...,
+    check_finite: bool = ...,
+    return_info: Literal[False] = ...,
+) -> Array: ...
+@overload
+def matvec(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike | None,
+    x: npt.ArrayLike,
+    *,
+    bandwidth: float,
+    eps: float = ...,
+    delta: float = ...,
+    method: str = ...,
+    rng: Rng = ...,
+    n_threads: int | None = ...,
+    check_finite: bool = ...,
+    return_info: Literal[True],
+) -> tuple[Array, ProductInfo]: ...
+def matvec(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike | None,
+    x: npt.ArrayLike,
+    *,
+    bandwidth: float,
+    eps: float = 0.1,
+    delta: float = 0.05,
+    method: str = "auto",
+    rng: Rng = None,
+    n_threads: int | None = None,
+    check_finite: bool = True,
+    return_info: bool = False,
+) -> Array | tuple[Array, ProductInfo]:
+    r"""Product of a Gaussian kernel matrix with a vector or with several columns.
+
+    Returns y with :math:`\|Kx - y\|_2 \le \mathrm{eps}\,\|x\|_2`, where
+    :math:`K_{ij} = \exp(-\|q_i - k_j\|^2 / (2\sigma^2))`, with probability at least ``1 - delta``.
+
+    Parameters
+    ----------
+    queries : array_like, shape (n_queries, n_dims)
+        One point per row. float32 and float64 are kept as the computing type; float16, bfloat16 and
+        small integers are computed in float32, other real types in float64.
+    keys : array_like, shape (n_keys, n_dims), or None
+        One point per row; None means the queries.
+    x : array_like, shape (n_keys,) or (n_keys, n_columns)
+        Any signs. Converted to the points' type; with several columns the guarantee is for the
+        Frobenius norm with ``"auto"`` and ``"exact"``, for every column with ``"paper"``.
+    bandwidth : float
+        :math:`\sigma`.
+    eps : float
+        Error allowed, relative to the length of x. 0 asks for the exact product.
+    delta : float
+        Probability with which the error may be larger.
+    method : {"auto", "exact", "paper"}
+        ``"auto"`` computes every pair, exactly, in tiles; so does ``"exact"``. ``"paper"`` runs the
+        algorithm of the paper (:func:`approxkmv.paper.approx_kmv`), which is not faster at any
+        size a computer can hold and is there to be studied.
+    rng : None, int or numpy.random.Generator
+        Seed of everything random: the draws of ``"paper"``, the rows checked for the report.
+    n_threads : int or None
+        None: all cores, or the limit set through threadpoolctl.
+    check_finite : bool
+        Reject NaN and infinity. With False they go through to the rows they touch.
+    return_info : bool
+        Return ``(y, info)``; measuring the rounding error costs a few rows in double precision.
+
+    Returns
+    -------
+    y : ndarray, shape (n_queries,) or (n_queries, n_columns)
+        Of the common type of points and x.
+    info : ProductInfo
+        Only with ``return_info``.
+
+    Notes
+    -----
+    Same seed, version and instruction set give the same bits for any number of threads. A row of
+    an exact product does not depend on the other queries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import approxkmv as akmv
+    >>> rng = np.random.default_rng(0)
+    >>> queries, keys = rng.standard_normal((300, 16)), rng.standard_normal((500, 16))
+    >>> x = rng.standard_normal(500)
+    >>> y, info = akmv.matvec(queries, keys, x, bandwidth=2.0, return_info=True)
+    >>> y.shape, info.method, info.pairs
+    ((300,), 'exact', 150000)
+    >>> bool(info.error_estimate < 1e-12)
+    True
+    """
+    q, k = _check.point_pair(queries, keys)
+    vector = _check.vector(x, len(k))
+    bandwidth = _check.positive(bandwidth, "bandwidth")
+    eps = _check.tolerance(eps)
+    delta = _check.probability(delta)
+    method = _check.one_of(method, "method", METHODS)
+    n_threads = _check.threads(n_threads)
+    generator = _check.generator(rng)
+    if check_finite:
+        _check.finite(q, "queries")
+        if k is not q:
+            _check.finite(k, "keys")
+        _check.finite(vector, "x")
+    if method == "paper" and eps > 0:
+        y, info = _paper_product(q, k, vector, bandwidth, eps, delta, generator, n_threads)
+    else:
+        y, info = _exact_product(
+            q, k, vector, bandwidth, eps, generator, n_threads, report=return_info
+        )
+    return (y, info) if return_info else y
+
+
+def row_sums(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike | None = None,
+    *,
+    bandwidth: float,
+    n_threads: int | None = None,
+    check_finite: bool = True,
+) -> Array:
+    r"""Row sums :math:`\sum_j K_{ij}`, exactly: n_keys times the kernel density at each query.
+
+    Parameters as in :func:`matvec`.
+
+    Examples
+    --------
+    >>> import approxkmv as akmv
+    >>> akmv.row_sums([[0.0], [3.0]], [[0.0], [0.0]], bandwidth=1.0).round(4)
+    array([2.    , 0.0222])
+    """
+    kernel = _prepared(queries, keys, bandwidth, n_threads, check_finite)
+    none = np.empty((len(kernel.keys), 0), kernel.keys.dtype)
+    totals = kernel.product(none, row_sums=True).totals
+    assert totals is not None
+    return totals
+
+
+def log_row_sums(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike | None = None,
+    *,
+    bandwidth: float,
+    weights: npt.ArrayLike | None = None,
+    n_threads: int | None = None,
+    check_finite: bool = True,
+) -> Array:
+    r"""Logarithms :math:`\log\sum_j w_j K_{ij}`, finite also where every K underflows.
+
+    Parameters
+    ----------
+    weights : array_like, shape (n_keys,), or None
+        Not negative; None means 1 for every key.
+
+    Notes
+    -----
+    Other parameters as in :func:`matvec`.
+
+    Examples
+    --------
+    >>> import approxkmv as akmv
+    >>> [round(float(v), 4) for v in akmv.log_row_sums([[0.0], [100.0]], [[0.0]], bandwidth=1.0)]
+    [0.0, -5000.0]
+    """
+    kernel = _prepared(queries, keys, bandwidth, n_threads, check_finite)
+    log_weights = None
+    if weights is not None:
+        w = _check.weights(weights, len(kernel.keys))
+        if check_finite:
+            _check.finite(w, "weights")
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(w.astype(np.float64))
+    return kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
+
+
+def exact_plan(kernel: ExactKernel, reason: str) -> Plan:
+    """The plan of an exact product, with every choice it made."""
+    frame = kernel.frame
+    return Plan(
+        "exact",
+        reason,
+        {
+            "form": "squared differences" if frame.differences else "inner products",
+            "key_radius_in_bandwidths": round(frame.radius, 3),
+            "dtype": str(kernel.keys.dtype),
+            "isa": leaves.ISA,
+            "n_threads": kernel.n_threads or default_threads(),
+        },
+    )
+
+
+def scaled_columns(x: Array, dtype: np.dtype[np.floating]) -> tuple[Array, npt.NDArray[np.intc]]:
+    """Columns scaled by powers of two to at most 1, in ``dtype``; and the exponents taken out.
+
+    Keeps large and tiny entries of x inside the range of float32, and makes K(2x) = 2 Kx bitwise.
+    """
+    columns = x[:, None] if x.ndim == 1 else x
+    largest = np.maximum(columns.max(axis=0, initial=0.0), -columns.min(axis=0, initial=0.0))
+    exponents = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
+    return np.ascontiguousarray(np.ldexp(columns, -exponents), dtype=dtype), exponents
+
+
+def unscaled(y: Array, exponents: npt.NDArray[np.intc], like: Array) -> Array:
+    """Give the columns their scale back, in the common type of the product and of ``like``."""
+    # A product too large for float32 is infinity there, as it would be without the scaling.
+    with np.errstate(over="ignore"):
+        out = np.ldexp(y.astype(np.result_type(y, like), copy=False), exponents)
+    return np.asarray(out[:, 0] if like.ndim == 1 else out)
+
+
+def _prepared(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike | None,
+    bandwidth: float,
+    n_threads: int | None,
+    check_finite: bool,
+) -> ExactKernel:
+    q, k = _check.point_pair(queries, keys)
+    bandwidth = _check.positive(bandwidth, "bandwidth")
+    n_threads = _check.threads(n_threads)
+    if check_finite:
+        _check.finite(q, "queries")
+        if k is not q:
+            _check.finite(k, "keys")
+    return prepare(q, k, bandwidth, n_threads=n_threads)
+
+
+def _exact_product(
+    queries: Array,
+    keys: Array,
+    x: Array,
+    bandwidth: float,
+    eps: float,
+    rng: np.random.Generator,
+    n_threads: int | None,
+    *,
+    report: bool,
+) -> tuple[Array, ProductInfo]:
+    unit = float(np.finfo(keys.dtype).eps)
+    if 0 < eps < unit:
+        warnings.warn(
+            f"eps={eps:g} is below the rounding of {keys.dtype} ({unit:.1g}); "
+            "the exact product was computed as well as that type allows.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+    start = time.perf_counter()
+    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    columns, exponents = scaled_columns(x, keys.dtype)
+    prepared = time.perf_counter()
+    sums = kernel.product(columns, row_sums=report)
+    y = unscaled(sums.out, exponents, x)
+    done = time.perf_counter()
+    seconds = {"prepare": prepared - start, "product": done - prepared}
+    plan = exact_plan(kernel, "every pair is computed")
+    n_pairs = len(queries) * len(keys)
+    if not report:
+        return y, ProductInfo("exact", plan, None, None, 1.0, n_pairs, n_pairs, seconds, None)
+    # In double precision and scaled by a power of two: no norm overflows or underflows.
+    exponent = int(exponents.max()) if exponents.size else 0
+    unit_x, unit_y = (
+        np.ldexp(a[:, None] if a.ndim == 1 else a, -exponent, dtype=np.float64) for a in (x, y)
+    )
+    x_norm = float(np.linalg.norm(unit_x))
+    error = measured_error(kernel, bandwidth, unit_x, unit_y, rng)
+    assert sums.totals is not None
+    bound = rounding_bound(kernel, float(sums.totals.sum(dtype=np.float64)))
+    return y, ProductInfo(
+        "exact",
+        plan,
+        error_estimate=_ratio(error, x_norm),
+        error_bound=bound,
+        confidence=1.0,
+        pairs=n_pairs,
+        pairs_exact=n_pairs,
+        seconds=seconds | {"report": time.perf_counter() - done},
+        product_norm=_ratio(float(np.linalg.norm(unit_y)), x_norm),
+    )
+
+
+def _paper_product(
+    queries: Array,
+    keys: Array,
+    x: Array,
+    bandwidth: float,
+    eps: float,
+    delta: float,
+    rng: np.random.Generator,
+    n_threads: int | None,
+) -> tuple[Array, ProductInfo]:
+    from approxkmv.paper.approx_kmv import approx_kmv
+
+    start = time.perf_counter()
+    columns = x[:, None] if x.ndim == 1 else x
+    n_columns = columns.shape[1]
+    y = np.empty((len(queries), n_columns), np.result_type(keys, x))
+    pairs = 0
+    numbers: dict[str, object] = {}
+    for c in range(n_columns):
+        y[:, c], run = approx_kmv(
+            queries,
+            keys,
+            np.ascontiguousarray(columns[:, c]),
+            bandwidth=bandwidth,
+            eps=eps,
+            delta=delta / n_columns,
+            rng=rng,
+            n_threads=n_threads,
+            return_info=True,
+        )
+        pairs += run.pairs
+        numbers = {
+            "large_entries": run.n_large,
+            "tiny_entries": run.n_tiny,
+            "heavy_pairs": run.n_heavy_pairs,
+            "buckets": run.n_buckets,
+            "rows_sampled": run.n_sampled_rows,
+            "rows_computed_exactly": run.n_capped_rows,
+            "hashes": run.hash + run.density_hash,
+        }
+    plan = Plan("paper", "ApproxKMV (Algorithm 3), as asked", numbers)
+    return y[:, 0] if x.ndim == 1 else y, ProductInfo(
+        "paper",
+        plan,
+        error_estimate=None,
+        error_bound=eps,
+        confidence=1 - delta,
+        pairs=pairs,
+        pairs_exact=len(queries) * len(keys),
+        seconds={"product": time.perf_counter() - start},
+        product_norm=_ratio(float(np.linalg.norm(y)), float(np.linalg.norm(x))),
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    """Quotient a / b, and 0 for the zero vector, whose product is exactly 0."""
+    return a / b if b > 0 else (0.0 if a == 0 else math.inf)

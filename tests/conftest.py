@@ -1,0 +1,52 @@
+"""What several test files share: instruction sets, types, and how examples are drawn."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from approxkmv import leaves
+
+settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("fixed")
+
+
+def _runnable_isas() -> list[str]:
+    """Every set this machine has, and AVX-512's geometry with AVX2's instructions ("wide")."""
+    found = list(leaves.available_isas())
+    return [*found, "wide"] if "avx2" in found else found
+
+
+@pytest.fixture(params=_runnable_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> np.dtype[np.floating]:
+    return np.dtype(request.param)
+
+
+@pytest.fixture
+def run_python() -> Callable[..., str]:
+    """Run a script in a fresh interpreter; its output, or a failure that shows its errors."""
+
+    def run(script: str, *arguments: str, timeout: float = 120, **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

@@ -1,0 +1,410 @@
+"""Reading and writing of array files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from approxkmv.files import checked_output, read_array, write_array
+
+
+def npy_bytes(shape: str, descr: str = "<f4", data: bytes = b"") -> bytes:
+    """Return a version 1.0 file whose header says what it is told to say."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+class Trap:
+    """Unpickling this makes a file appear: what must never happen."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f8", "f2", "i4", "u1", "?"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 5), (2, 3, 4)])
+@pytest.mark.parametrize("memory_map", [False, True])
+def test_npy_is_read_as_numpy_reads_it(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...], memory_map: bool
+) -> None:
+    """Values, type, shape and order agree with ``np.load`` for C and Fortran order."""
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    for order in (np.ascontiguousarray, np.asfortranarray):
+        stored = order(array) if shape else array
+        np.save(tmp_path / "a.npy", stored)
+        found = read_array(tmp_path / "a.npy", memory_map=memory_map)
+        assert found.dtype == stored.dtype
+        assert found.shape == shape
+        assert found.flags.f_contiguous == stored.flags.f_contiguous
+        np.testing.assert_array_equal(found, stored)
+
+
+def test_memory_map_does_not_read_the_file(tmp_path: Path) -> None:
+    """A sparse file far larger than the memory is mapped, and one entry of it can be read."""
+    n = 2**36  # 256 GiB of float32
+    path = tmp_path / "large.npy"
+    path.write_bytes(npy_bytes(f"({n},)"))
+    try:
+        os.truncate(path, path.stat().st_size + 4 * n)
+    except OSError as error:
+        pytest.fail(f"the file system has no sparse files: {error}")
+    mapped = read_array(path, memory_map=True)
+    assert isinstance(mapped, np.memmap)
+    assert mapped.shape == (n,)
+    assert mapped[n // 2] == 0
+    assert not mapped.flags.writeable
+
+
+@pytest.mark.parametrize("missing", [1, 3, 4, 400, -1, -400])
+def test_truncated_npy_is_refused(tmp_path: Path, missing: int) -> None:
+    """Cut anywhere in the data, or with data left over, the message gives both sizes."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(100, np.float32))
+    path.write_bytes((path.read_bytes() + bytes(400))[: -400 - missing or None])
+    for memory_map in (False, True):
+        with pytest.raises(ValueError, match=f"promises 400 bytes.* {400 - missing} are there"):
+            read_array(path, memory_map=memory_map)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 6, 8, 9, 10, 40, 100])
+def test_truncated_header_is_refused(tmp_path: Path, kept: int) -> None:
+    """Cut anywhere in the header, the file is called unreadable."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_bytes("(1,)", data=bytes(4))[:kept])
+    with pytest.raises(ValueError, match=r"a\.npy: not a readable \.npy file"):
+        read_array(path)
+
+
+@pytest.mark.parametrize(
+    "shape", ["(64000000000000,)", "(9223372036854775807, 9223372036854775807)", "(2**62,)"]
+)
+def test_lying_header_is_refused_before_allocation(tmp_path: Path, shape: str) -> None:
+    """A header claiming 233 TiB or more costs no memory: the file is compared with it first."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_bytes(shape, data=bytes(64)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"promises|not a readable"):
+        read_array(path)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.write(path, "a.npy")
+    with pytest.raises(ValueError, match=r"promises|not a readable"):
+        read_array(tmp_path / "a.npz")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
+@pytest.mark.parametrize("shape", ["(-1,)", "(True,)", "(0, 99999999999999999999)", "'ab'", "4"])
+def test_impossible_shapes_are_refused(tmp_path: Path, shape: str) -> None:
+    """Negative, boolean, too long and non-tuple shapes end in a ValueError."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_bytes(shape))
+    with pytest.raises(ValueError, match=r"impossible shape|not a readable"):
+        read_array(path)
+
+
+def test_header_is_never_evaluated(tmp_path: Path) -> None:
+    """An expression in the header is not run."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_bytes(f"__import__('os').mkdir('{tmp_path / 'ran'}')"))
+    with pytest.raises(ValueError, match="not a readable"):
+        read_array(path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("memory_map", [False, True])
+def test_object_arrays_do_not_run(tmp_path: Path, memory_map: bool) -> None:
+    """An array of objects is refused and its ``__reduce__`` does not run, in .npy and .npz."""
+    trap = np.array([Trap(tmp_path / "ran")], dtype=object)
+    np.save(tmp_path / "a.npy", trap, allow_pickle=True)
+    np.savez(tmp_path / "a.npz", trap=trap)
+    for source in ("a.npy", "a.npz:trap"):
+        with pytest.raises(ValueError, match="expected real numbers, got the type object"):
+            read_array(tmp_path / source, memory_map=memory_map)
+    assert not (tmp_path / "ran").exists()
+    np.load(tmp_path / "a.npy", allow_pickle=True)  # the trap works: pickle would have run it
+    assert (tmp_path / "ran").exists()
+
+
+def test_bare_pickle_does_not_run(tmp_path: Path) -> None:
+    """A pickle under the name of an array file, which ``np.load`` would once run, is refused."""
+    for name in ("a.npy", "a.npz", "a.safetensors"):
+        (tmp_path / name).write_bytes(pickle.dumps(Trap(tmp_path / "ran")))
+        with pytest.raises(ValueError, match="not a readable"):
+            read_array(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("dtype", ["c16", "U3", "S3", "M8[s]", [("a", "f4")]])
+def test_other_types_are_refused(tmp_path: Path, dtype: Any) -> None:
+    """Complex numbers, text, dates and structures are not real numbers."""
+    np.save(tmp_path / "a.npy", np.zeros(2, dtype))
+    with pytest.raises(ValueError, match="expected real numbers, got the type"):
+        read_array(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_members(tmp_path: Path, save: Any) -> None:
+    """A member is read by name; the name may be left out when there is one."""
+    q = np.asfortranarray(np.random.default_rng(0).random((40, 30)))
+    empty = np.zeros((0, 4), np.float32)
+    save(tmp_path / "two.npz", q=q, empty=empty)
+    save(tmp_path / "one.npz", q=q)
+    np.testing.assert_array_equal(read_array(tmp_path / "two.npz:q"), q)
+    np.testing.assert_array_equal(read_array(tmp_path / "one.npz"), q)
+    assert read_array(str(tmp_path / "two.npz:empty")).shape == (0, 4)
+    with pytest.raises(ValueError, match=r"holds 2 arrays; say which, as in two\.npz:name \(emp"):
+        read_array(tmp_path / "two.npz")
+    with pytest.raises(ValueError, match="holds no array 'v'; it has: empty, q"):
+        read_array(tmp_path / "two.npz:v")
+
+
+def test_npz_member_outside_is_only_a_name(tmp_path: Path) -> None:
+    """A member called ``../../x`` is read from the archive; no path is followed."""
+    np.save(tmp_path / "a.npy", np.ones(3))
+    inside = tmp_path / "inner" / "inner"
+    inside.mkdir(parents=True)
+    with zipfile.ZipFile(inside / "a.npz", "w") as archive:
+        archive.write(tmp_path / "a.npy", "../../x.npy")
+    np.testing.assert_array_equal(read_array(inside / "a.npz:../../x"), np.ones(3))
+    assert not (tmp_path / "x.npy").exists()
+
+
+def test_zip_bomb_is_refused(tmp_path: Path) -> None:
+    """300 MB of zeros packed into 0.3 MB are refused by ratio, unread; 200 MB are allowed."""
+    for megabytes, refused in ((300, True), (200, False)):
+        with (
+            zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+            archive.open("a.npy", "w") as member,
+        ):
+            member.write(npy_bytes(f"({megabytes * 2**18},)"))
+            for _ in range(megabytes):
+                member.write(bytes(2**20))
+        if refused:
+            with pytest.raises(ValueError, match=r"would unpack into .* more than the"):
+                read_array(tmp_path / "a.npz")
+        else:
+            assert read_array(tmp_path / "a.npz").shape == (megabytes * 2**18,)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz_is_an_error_or_unharmed(tmp_path: Path, save: Any) -> None:
+    """Any byte flipped in a small .npz gives the right array or a ValueError, nothing else."""
+    array = np.arange(12.0)
+    save(tmp_path / "a.npz", a=array)
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    refused = 0
+    for position in range(len(data)):
+        broken = data.copy()
+        broken[position] ^= 0xFF
+        (tmp_path / "b.npz").write_bytes(broken)
+        try:
+            np.testing.assert_array_equal(read_array(tmp_path / "b.npz"), array)
+        except ValueError:
+            refused += 1
+    assert refused > len(data) / 4
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    """Tensors are read by name and keep their type."""
+    tensors: dict[str, np.ndarray[Any, Any]] = {
+        "q": np.random.default_rng(0).random((4, 3)),
+        "n": np.arange(3, dtype=np.int8),
+    }
+    safetensors.numpy.save_file(tensors, tmp_path / "a.safetensors")
+    for name, array in tensors.items():
+        found = read_array(tmp_path / f"a.safetensors:{name}")
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+    with pytest.raises(ValueError, match="holds no array 'k'; it has: n, q"):
+        read_array(tmp_path / "a.safetensors:k")
+
+
+def raw_safetensors(dtype: str, shape: list[int], data: bytes, end: int | None = None) -> bytes:
+    """Return a safetensors file with one tensor ``t``, laid out as its specification says."""
+    offsets = [0, len(data) if end is None else end]
+    header = f'{{"t":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}'.encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def test_bfloat16_becomes_float32(tmp_path: Path) -> None:
+    """bfloat16 is float32 without its lower 16 bits, so short fractions come back exactly."""
+    values = np.array([[1.0, -2.5, 0.15625], [3.0, np.inf, 2.0**-130]], np.float32)
+    upper = (values.view(np.uint32) >> 16).astype("<u2")
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(raw_safetensors("BF16", [2, 3], upper.tobytes()))
+    found = read_array(path)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a readable"),
+        (raw_safetensors("F32", [2], bytes(8))[:-1], "not a readable"),
+        (raw_safetensors("F32", [64_000_000_000_000], bytes(8), 2**48), "not a readable"),
+        (struct.pack("<Q", 2**60) + b"{}", "not a readable"),
+        (raw_safetensors("C64", [1], bytes(8)), "expected real numbers, got the type C64"),
+        (raw_safetensors("F8_E4M3", [1], bytes(1)), "expected real numbers, got the type F8_E4M3"),
+    ],
+)
+def test_bad_safetensors_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    """Truncated, lying and non-real files end in a ValueError with the file's name."""
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.safetensors.*{message}"):
+        read_array(path)
+
+
+def test_missing_safetensors_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the package the message says what to install."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match="pip install safetensors"):
+        read_array(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.safetensors", "a.npz:x"])
+def test_missing_files(tmp_path: Path, name: str) -> None:
+    """A file that is not there is a FileNotFoundError in every format."""
+    with pytest.raises(FileNotFoundError, match=r"a\."):
+        read_array(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a", "a.npy.gz"])
+def test_other_formats_are_refused(tmp_path: Path, name: str) -> None:
+    """Only three formats are read, and the message lists them."""
+    with pytest.raises(ValueError, match=r"expected a \.npy, \.npz or \.safetensors file"):
+        read_array(tmp_path / name)
+
+
+def test_member_of_npy_is_refused(tmp_path: Path) -> None:
+    """``file.npy:name`` has no meaning."""
+    with pytest.raises(ValueError, match="holds one array; leave out ':x'"):
+        read_array(tmp_path / "a.npy:x")
+
+
+def test_write_and_read_back(tmp_path: Path) -> None:
+    """What is written is what NumPy reads; an old file is replaced and nothing else is left."""
+    path = tmp_path / "y.npy"
+    for array in (np.arange(5.0), np.asfortranarray(np.ones((3, 2), np.float32))):
+        write_array(path, array)
+        found = np.load(path)
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["y.npy"]
+
+
+def test_written_file_obeys_the_umask(tmp_path: Path) -> None:
+    """Others may read the result, as with any other program (a private temporary may not stay)."""
+    old = os.umask(0o022)
+    try:
+        write_array(tmp_path / "y.npy", np.ones(1))
+    finally:
+        os.umask(old)
+    assert (tmp_path / "y.npy").stat().st_mode & 0o777 == 0o644
+
+
+def test_objects_are_not_written(tmp_path: Path) -> None:
+    """Objects would need pickle; the old file stays and the temporary file goes."""
+    write_array(tmp_path / "y.npy", np.ones(2))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_array(tmp_path / "y.npy", np.array([object()]))
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.ones(2))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["y.npy"]
+
+
+def test_symbolic_link_is_followed(tmp_path: Path) -> None:
+    """Writing through a link replaces the file it points to, not the link."""
+    write_array(tmp_path / "y.npy", np.ones(2))
+    (tmp_path / "link.npy").symlink_to("y.npy")
+    write_array(tmp_path / "link.npy", np.zeros(2))
+    assert (tmp_path / "link.npy").is_symlink()
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.zeros(2))
+
+
+def test_unusable_outputs_are_refused(tmp_path: Path) -> None:
+    """A device is never replaced; a wrong ending and a missing folder are said before any work."""
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(ValueError, match="not an ordinary file"):
+        checked_output(tmp_path / "pipe.npy")
+    with pytest.raises(ValueError, match=r"must end in \.npy"):
+        checked_output("/dev/null")
+    with pytest.raises(ValueError, match=r"the folder .* does not exist"):
+        checked_output(tmp_path / "none" / "y.npy")
+
+
+def run_child(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a Python process that runs `code`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_kill_during_save_keeps_the_old_file(tmp_path: Path) -> None:
+    """A process killed after writing all data and before the replacement leaves the old file."""
+    path = tmp_path / "y.npy"
+    write_array(path, np.ones(3))
+    child = run_child(
+        """
+        import os, sys, time
+        import numpy as np
+        from approxkmv.files import write_array
+
+        def stop(descriptor):
+            print("written", flush=True)
+            time.sleep(60)
+
+        os.fsync = stop
+        write_array(sys.argv[1], np.zeros(100_000))
+        """,
+        path,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "written\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait(timeout=30)
+    np.testing.assert_array_equal(np.load(path), np.ones(3))
+    assert max(entry.stat().st_size for entry in tmp_path.iterdir()) > 800_000  # it had written
+
+
+def test_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
+    """When the data do not fit (a file size limit here), the old file stays and no part is left."""
+    path = tmp_path / "y.npy"
+    write_array(path, np.ones(3))
+    child = run_child(
+        """
+        import resource, sys
+        import numpy as np
+        from approxkmv.files import write_array
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            write_array(sys.argv[1], np.zeros(100_000))
+        except OSError:
+            print("refused", flush=True)
+        """,
+        path,
+    )
+    assert child.communicate(timeout=60)[0] == "refused\n"
+    np.testing.assert_array_equal(np.load(path), np.ones(3))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["y.npy"]

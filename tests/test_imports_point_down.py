@@ -1,0 +1,137 @@
+"""Imports point down: faces, flow, leaves; and optional packages are imported only when used."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import approxkmv
+
+ROOT = Path(approxkmv.__file__).parent
+
+# From the top down. A module may import from lower layers and, within a package, its neighbours.
+LAYERS: list[list[str]] = [
+    ["approxkmv.__main__"],
+    ["approxkmv.cli"],
+    ["approxkmv"],
+    ["approxkmv.operator"],
+    ["approxkmv.product"],
+    ["approxkmv.paper"],
+    ["approxkmv.datasets"],
+    ["approxkmv.files"],
+    ["approxkmv.rounding"],
+    ["approxkmv.exact"],
+    ["approxkmv.frame", "approxkmv._check", "approxkmv.reference"],
+    ["approxkmv.leaves"],
+    ["approxkmv._threads"],
+    ["approxkmv._core", "approxkmv.info", "approxkmv._warnings"],
+    ["approxkmv._compare", "approxkmv._table", "approxkmv._timing"],
+]
+# The only modules of ours these may know.
+ONLY = {
+    "approxkmv.reference": {"approxkmv.leaves"},
+    "approxkmv._check": {"approxkmv.leaves"},
+    "approxkmv.leaves": {"approxkmv._core", "approxkmv._threads"},
+    "approxkmv._threads": {"approxkmv._core"},
+    "approxkmv.info": set(),
+    "approxkmv._warnings": set(),
+}
+ALWAYS_THERE = {"numpy", "scipy", "approxkmv", *sys.stdlib_module_names}
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ["approxkmv", *path.relative_to(ROOT).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+MODULES = modules()
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Dotted names imported anywhere below a node."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            assert node.module is not None
+            yield from (resolved(node.module, alias.name) for alias in node.names)
+
+
+def resolved(module: str, name: str) -> str:
+    """``from module import name``: the module ``module.name`` if there is one, else ``module``."""
+    full = f"{module}.{name}"
+    return full if full in MODULES or full == "approxkmv._core" else module
+
+
+def module_level(tree: ast.Module) -> Iterator[str]:
+    """Names imported when the module is imported: not inside functions, nor for type checkers."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imported(node)
+
+
+def ours(names: Iterator[str]) -> set[str]:
+    return {name for name in names if name.split(".")[0] == "approxkmv"}
+
+
+def layer(module: str) -> int:
+    """Index of the layer of a module or of the package it is in."""
+    part = ".".join(module.split(".")[:2])
+    for index, names in enumerate(LAYERS):
+        if part in names:
+            return index
+    raise AssertionError(f"{module} has no layer: add it to LAYERS and to ARCHITECTURE.md")
+
+
+def same_package(a: str, b: str) -> bool:
+    """In the same sub-package, such as ``approxkmv.paper``."""
+    return a.split(".")[:2] == b.split(".")[:2]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    """Nothing imports from its own layer or above, except inside a sub-package."""
+    for target in ours(imported(MODULES[module])):
+        if not same_package(module, target):
+            assert layer(target) > layer(module), f"{module} imports {target}"
+
+
+@pytest.mark.parametrize("module", ONLY)
+def test_leaves_know_little(module: str) -> None:
+    assert ours(imported(MODULES[module])) <= ONLY[module]
+
+
+def test_no_cycles() -> None:
+    """Module-level imports can be sorted, also inside the sub-packages."""
+    graph = {
+        name: {t for t in ours(module_level(tree)) if t in MODULES and t != name}
+        for name, tree in MODULES.items()
+    }
+    # A package names what is in it; what is in it may name the package's other files.
+    list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_optional_packages_are_imported_when_used(module: str) -> None:
+    """At module level only the standard library, NumPy, SciPy and ourselves."""
+    assert {name.split(".")[0] for name in module_level(MODULES[module])} <= ALWAYS_THERE
+
+
+def test_the_test_sees_the_package() -> None:
+    """The modules named in the layers exist, so that a renamed one does not go unseen."""
+    known = set(MODULES) | {"approxkmv._core"}
+    assert {name for names in LAYERS for name in names} <= known
+    assert "approxkmv.leaves" in ours(imported(MODULES["approxkmv.frame"]))
