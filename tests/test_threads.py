@@ -49,7 +49,7 @@ done = threading.Event()
 def busy():
     while not done.is_set():
         assert product() == expected
-other = threading.Thread(target=busy)
+other = threading.Thread(target=busy, daemon=True)
 other.start()
 slowest = 0.0
 for _ in range(50):
