@@ -1,9 +1,11 @@
 // The only file that knows both languages: unwraps arrays, releases the GIL, calls one function.
 // Shapes and values were checked in Python (approxkmv/_check.py and approxkmv/leaves.py).
 #include "kernels.hpp"
+#include "near.hpp"
 #include "pairs.hpp"
 #include "philox.hpp"
 #include "product.hpp"
+#include "sampled.hpp"
 #include "threads.hpp"
 
 #include <nanobind/nanobind.h>
@@ -81,7 +83,7 @@ void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<con
                        Vector<const double> query_shift, Vector<const double> key_shift,
                        Vector<const double> query_centre, Vector<const double> key_centre,
                        double factor, T slope, T ceiling, bool differences, bool online,
-                       Matrix<T> out, std::optional<Vector<T>> totals,
+                       bool squares, Matrix<T> out, std::optional<Vector<T>> totals,
                        std::optional<Vector<T>> row_max, const std::string &isa, int n_threads) {
   const Product<T> product{
       {queries.data(), queries.shape(0), queries.shape(1), query_centre.data(), factor},
@@ -94,6 +96,7 @@ void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<con
       ceiling,
       differences,
       online,
+      squares,
       out.data(),
       data_or_null(totals),
       data_or_null(row_max)};
@@ -124,15 +127,27 @@ void bind_pair_kernel(Matrix<const T> queries, Matrix<const T> keys, Vector<cons
   });
 }
 
-/// One array from the lists of all tasks, handed over to NumPy.
-template <class U> nb::object joined(const std::vector<Hits> &parts, std::vector<U> Hits::*member) {
-  auto *all = new std::vector<U>;
-  nb::capsule owner(all, [](void *p) noexcept { delete static_cast<std::vector<U> *>(p); });
+/// A vector handed over to NumPy.
+template <class U> nb::object handed_over(std::vector<U> &&values) {
+  auto *owned = new std::vector<U>(std::move(values));
+  nb::capsule owner(owned, [](void *p) noexcept { delete static_cast<std::vector<U> *>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, U, nb::ndim<1>>(owned->data(), {owned->size()}, owner));
+}
+
+/// One array from the lists of all tasks or threads.
+template <class List, class U>
+nb::object joined(const std::vector<List> &parts, std::vector<U> List::*member) {
+  std::vector<U> all;
   std::size_t n = 0;
-  for (const Hits &part : parts) n += (part.*member).size();
-  all->reserve(n);
-  for (const Hits &part : parts) all->insert(all->end(), (part.*member).begin(), (part.*member).end());
-  return nb::cast(nb::ndarray<nb::numpy, U, nb::ndim<1>>(all->data(), {all->size()}, owner));
+  for (const List &part : parts) n += (part.*member).size();
+  all.reserve(n);
+  for (const List &part : parts) all.insert(all.end(), (part.*member).begin(), (part.*member).end());
+  return handed_over(std::move(all));
+}
+
+template <class List> nb::tuple joined_pairs(const std::vector<List> &parts) {
+  return nb::make_tuple(joined(parts, &List::rows), joined(parts, &List::cols),
+                        joined(parts, &List::values));
 }
 
 template <class T>
@@ -146,8 +161,110 @@ nb::tuple bind_scan_ranges(Matrix<const T> queries, Matrix<const T> keys,
     return scan_ranges(rows_of(queries), rows_of(keys), order.data(), start.data(), stop.data(),
                        slope, threshold, table, n_threads, poll, parts);
   });
-  return nb::make_tuple(joined(parts, &Hits::rows), joined(parts, &Hits::cols),
-                        joined(parts, &Hits::values));
+  return joined_pairs(parts);
+}
+
+using Int32s = Vector<const std::int32_t>;
+using Int64s = Vector<const std::int64_t>;
+
+template <class T>
+Geometry<T> geometry(const Matrix<const T> &queries, const Matrix<const T> &keys,
+                     const Vector<const double> &query_shift, const Vector<const double> &key_shift,
+                     const Vector<const double> &centre, double factor, T slope, bool differences) {
+  return {{queries.data(), queries.shape(0), queries.shape(1), centre.data(), factor},
+          {keys.data(), keys.shape(0), keys.shape(1), centre.data(), factor},
+          query_shift.data(),
+          key_shift.data(),
+          slope,
+          differences};
+}
+
+FoundPairs found_pairs(const Int64s &indptr, const Int32s &cols, const Vector<const float> &values) {
+  return {indptr.data(), cols.data(), values.data()};
+}
+
+void bind_random_tiling(Matrix<const float> key_projections, Matrix<const float> query_projections,
+                        Vector<std::int32_t> key_order, Vector<std::int32_t> query_order,
+                        Vector<std::int64_t> key_start, Vector<std::int64_t> query_start) {
+  nb::gil_scoped_release released;
+  random_tiling(key_projections.data(), key_projections.shape(1), query_projections.data(),
+                query_projections.shape(1), int(key_projections.shape(0)), key_order.data(),
+                query_order.data(), key_start.data(), query_start.data());
+}
+
+template <class T>
+nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
+                         Vector<const double> query_shift, Vector<const double> key_shift,
+                         Vector<const double> centre, double factor, T slope, bool differences,
+                         Int32s query_order, Int32s key_order, Int64s query_start, Int64s query_stop,
+                         Int64s key_start, Int64s key_stop, T floor, Int64s found_indptr,
+                         Int32s found_cols, Vector<const float> found_values, const std::string &isa,
+                         int n_threads) {
+  const auto g =
+      geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
+  const TileRanges tiles{query_start.data(), query_stop.data(), key_start.data(), key_stop.data(),
+                         query_start.shape(0)};
+  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const auto &table = kernels(isa).typed<T>();
+  std::vector<PairList> parts;
+  run([&](const Poll &poll) {
+    return tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
+                     poll, parts);
+  });
+  return joined_pairs(parts);
+}
+
+template <class T>
+nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T> keys, double slope,
+                                        Int64s found_indptr, Int32s found_cols,
+                                        Vector<const float> found_values, Int64s sharing_indptr,
+                                        Int32s sharing, float least, int width, double threshold,
+                                        const std::string &isa, int n_threads) {
+  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const auto &table = kernels(isa).typed<T>();
+  std::vector<PairList> parts;
+  run([&](const Poll &poll) {
+    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known,
+                                    sharing_indptr.data(), sharing.data(), least, width, threshold,
+                                    table, n_threads, poll, parts);
+  });
+  return joined_pairs(parts);
+}
+
+nb::tuple bind_merge_pairs(Int64s indptr, Int32s cols, Vector<const float> values, Int32s new_rows,
+                           Int32s new_cols, Vector<const float> new_values, int n_threads) {
+  const auto known = found_pairs(indptr, cols, values);
+  Union all;
+  run([&](const Poll &poll) {
+    return merge_pairs(indptr.shape(0) - 1, known, new_rows.data(), new_cols.data(),
+                       new_values.data(), new_rows.shape(0), n_threads, poll, all);
+  });
+  return nb::make_tuple(handed_over(std::move(all.indptr)), handed_over(std::move(all.cols)),
+                        handed_over(std::move(all.values)));
+}
+
+template <class T>
+void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
+                          Vector<const double> query_shift, Vector<const double> key_shift,
+                          Vector<const double> centre, double factor, T slope, bool differences,
+                          Int32s query_order, Int64s block_start, Int32s key_order, Int64s tile_start,
+                          Matrix<const float> rate, Vector<const double> prefix, std::uint64_t seed,
+                          std::uint64_t stream, Int64s found_indptr, Int32s found_cols,
+                          Vector<const float> found_values, Vector<const T> x, Vector<T> out,
+                          Vector<double> variance, Vector<std::int64_t> n_drawn,
+                          const std::string &isa, int n_threads) {
+  const auto g =
+      geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
+  const DrawPlan plan{query_order.data(), block_start.data(), block_start.shape(0) - 1,
+                      key_order.data(),   tile_start.data(),  tile_start.shape(0) - 1,
+                      rate.data(),        prefix.data(),      seed,
+                      stream};
+  const auto found = found_pairs(found_indptr, found_cols, found_values);
+  const auto &table = kernels(isa).typed<T>();
+  const SampledSums<T> sums{out.data(), variance.data(), n_drawn.data()};
+  run([&](const Poll &poll) {
+    return sampled_product(g, plan, found, x.data(), table, n_threads, poll, sums);
+  });
 }
 
 template <class T> void bind_exp(Vector<const T> in, Vector<T> out, const std::string &isa) {
@@ -184,7 +301,7 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("tile_product", &bind_tile_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "x"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
         "query_centre"_a.noconvert(), "key_centre"_a.noconvert(), "factor"_a, "slope"_a, "ceiling"_a,
-        "differences"_a, "online"_a, "out"_a.noconvert(), "totals"_a.noconvert().none(),
+        "differences"_a, "online"_a, "squares"_a, "out"_a.noconvert(), "totals"_a.noconvert().none(),
         "row_max"_a.noconvert().none(), "isa"_a, "n_threads"_a);
   m.def("squared_norms", &bind_squared_norms<T>, "points"_a.noconvert(), "centre"_a.noconvert(),
         "factor"_a, "out"_a.noconvert(), "n_threads"_a);
@@ -194,6 +311,24 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("scan_ranges", &bind_scan_ranges<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "order"_a.noconvert(), "start"_a.noconvert(), "stop"_a.noconvert(), "slope"_a, "threshold"_a,
         "isa"_a, "n_threads"_a);
+  m.def("tile_hits", &bind_tile_hits<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
+        "slope"_a, "differences"_a, "query_order"_a.noconvert(), "key_order"_a.noconvert(),
+        "query_start"_a.noconvert(), "query_stop"_a.noconvert(), "key_start"_a.noconvert(),
+        "key_stop"_a.noconvert(), "floor"_a, "found_indptr"_a.noconvert(),
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
+        "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
+        "found_values"_a.noconvert(), "sharing_indptr"_a.noconvert(), "sharing"_a.noconvert(),
+        "least"_a, "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
+  m.def("sampled_product", &bind_sampled_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
+        "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),
+        "key_order"_a.noconvert(), "tile_start"_a.noconvert(), "rate"_a.noconvert(),
+        "prefix"_a.noconvert(), "seed"_a, "stream"_a, "found_indptr"_a.noconvert(),
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "x"_a.noconvert(),
+        "out"_a.noconvert(), "variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
+        "n_threads"_a);
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
 }
 
@@ -203,6 +338,12 @@ NB_MODULE(_core, m) {
   bind_typed<float>(m);
   bind_typed<double>(m);
   m.def("philox", &bind_philox, "seed"_a, "stream"_a, "first"_a, "out"_a.noconvert());
+  m.def("random_tiling", &bind_random_tiling, "key_projections"_a.noconvert(),
+        "query_projections"_a.noconvert(), "key_order"_a.noconvert(), "query_order"_a.noconvert(),
+        "key_start"_a.noconvert(), "query_start"_a.noconvert());
+  m.def("merge_pairs", &bind_merge_pairs, "indptr"_a.noconvert(), "cols"_a.noconvert(),
+        "values"_a.noconvert(), "new_rows"_a.noconvert(), "new_cols"_a.noconvert(),
+        "new_values"_a.noconvert(), "n_threads"_a);
   m.def("available_isas", &available_isas);
   m.def("fma_rate_float32", &bind_fma_rate<float>, "seconds"_a, "isa"_a);
   m.def("fma_rate_float64", &bind_fma_rate<double>, "seconds"_a, "isa"_a);

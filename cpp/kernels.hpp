@@ -32,6 +32,7 @@ template <class T> struct Tile {
   T slope, ceiling;
   bool differences, online;
   bool row_sums;       // fill `totals`
+  bool squares;        // two columns, the second multiplied by the squared exponentials
 
   T *scores;    // scratch [rows][kScoreStride]
   T *lanes;     // out, few columns: [kBlockRows][n_columns] vectors of partial sums
@@ -40,11 +41,22 @@ template <class T> struct Tile {
   T *row_max;   // out [kBlockRows], with `online`
 };
 
+// A pair of a panel whose exponent reaches a floor.
+template <class T> struct Hit {
+  std::int32_t row, key;  // within the block and the panel
+  T exponent;
+};
+
 template <class T> struct TypedKernels {
   int width;       // lanes of a vector
   int rows;        // queries per strip
   int group_keys;  // keys (or columns) per packed group
   void (*tile)(const Tile<T> &);
+  // Pairs of one panel with exponent >= floor, written to `hits`; their number.
+  int (*hits)(const Tile<T> &, T floor, Hit<T> *hits);
+  // One point moved to (p - centre) * factor and written with a stride.
+  void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
+                   std::size_t stride, T *out);
   T (*sum_lanes)(const T *);
   void (*exp)(const T *in, T *out, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);

@@ -47,8 +47,16 @@ template <class T> static double fused_multiply_adds(std::size_t rounds) {
 }
 
 template <class T> constexpr TypedKernels<T> typed_kernels() {
-  return {Simd<T>::kWidth,   kRows,           Simd<T>::kKeys,         any_tile<T>,
-          sum_lanes<T>,      exp_array<T>,    squared_distance<T>,    fused_multiply_adds<T>,
+  return {Simd<T>::kWidth,
+          kRows,
+          Simd<T>::kKeys,
+          any_tile<T>,
+          any_hits<T>,
+          pack_row<T>,
+          sum_lanes<T>,
+          exp_array<T>,
+          squared_distance<T>,
+          fused_multiply_adds<T>,
           double(kRows) * kVectors * Simd<T>::kWidth};
 }
 

@@ -5,8 +5,11 @@
 // keys have kernel value 0.
 #pragma once
 
+#include "kernels.hpp"
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 
 namespace akmv {
@@ -23,30 +26,37 @@ template <class T> struct Points {
   }
 };
 
-/// Points [first, last) in groups: out[group][dim][point in group]. A point that `skip` marks, and
-/// padding, is packed as zeros.
+/// Points in groups: out[group][dim][point in group], the rest of the last group padded with zeros.
+/// `index` says which points, or is null for first, first + 1, ...
 template <class T>
-void pack_points(const Points<T> &points, std::size_t first, std::size_t last, int group,
-                 const T *shift, T *out) {
+void pack_points(const Points<T> &points, const std::int32_t *index, std::size_t first, std::size_t n,
+                 const T *shift, const TypedKernels<T> &kernels, int group, T *out) {
   const std::size_t d = points.d;
-  for (std::size_t start = first; start < last; start += group, out += group * d) {
-    const std::size_t n = std::min<std::size_t>(group, last - start);
+  for (std::size_t start = 0; start < n; start += group, out += group * d) {
+    // Listed points lie anywhere in memory: the next group is fetched while this one is packed.
+    if (index)
+      for (std::size_t at = start + group; at < std::min<std::size_t>(n, start + 2 * group); ++at)
+        for (std::size_t l = 0; l < d; l += kAlignment / sizeof(T))
+          __builtin_prefetch(points.data + std::size_t(index[at]) * d + l);
     for (std::size_t c = 0; c < std::size_t(group); ++c) {
+      const std::size_t at = start + c;
       // An infinite shift means a kernel value of 0; its coordinates could overflow the product.
-      if (c >= n || shift[start - first + c] == std::numeric_limits<T>::infinity()) {
+      if (at >= n || shift[at] == std::numeric_limits<T>::infinity()) {
         for (std::size_t l = 0; l < d; ++l) out[l * group + c] = T(0);
       } else {
-        for (std::size_t l = 0; l < d; ++l) out[l * group + c] = points.at(start + c, l);
+        const std::size_t i = index ? std::size_t(index[at]) : first + at;
+        kernels.pack_row(points.data + i * d, points.centre, points.factor, d, group, out + c);
       }
     }
   }
 }
 
-/// Shifts [first, last) in the working precision, padded with +infinity up to `padded` entries.
+/// Shifts in the working precision, padded with +infinity up to `padded` entries.
 template <class T>
-void pack_shift(const double *shift, std::size_t first, std::size_t last, std::size_t padded, T *out) {
-  for (std::size_t i = first; i < last; ++i) out[i - first] = T(shift[i]);
-  std::fill(out + (last - first), out + padded, std::numeric_limits<T>::infinity());
+void pack_shift(const double *shift, const std::int32_t *index, std::size_t first, std::size_t n,
+                std::size_t padded, T *out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = T(shift[index ? std::size_t(index[i]) : first + i]);
+  std::fill(out + n, out + padded, std::numeric_limits<T>::infinity());
 }
 
 /// Few columns: out[column][key], padded with zeros to `padded` keys.

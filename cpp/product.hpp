@@ -28,7 +28,7 @@ template <class T> struct Product {
   const T *x;                 // [key][column]
   std::size_t n_columns;
   T slope, ceiling;
-  bool differences, online;
+  bool differences, online, squares;
   T *out;      // [query][column]
   T *totals;   // [query] sums of the exponentials, or null
   T *row_max;  // [query] with `online`
@@ -189,7 +189,7 @@ template <class T> class Runner {
     chunk.n_keys = round_up(last - first, k_.group_keys);
     if (p_.n_columns <= kFewColumns)
       pack_few_columns(p_.x, p_.n_columns, first, last, chunk.n_keys, chunk.x.get());
-    pack_shift(p_.key_shift, first, last, chunk.n_keys, chunk.shift.get());
+    pack_shift<T>(p_.key_shift, nullptr, first, last - first, chunk.n_keys, chunk.shift.get());
     return (chunk.n_keys + cut_.panel_keys - 1) / cut_.panel_keys;
   }
 
@@ -198,7 +198,7 @@ template <class T> class Runner {
     const std::size_t width = std::min<std::size_t>(cut_.panel_keys, chunk.n_keys - start);
     const std::size_t first = c * cut_.chunk_keys + start;
     const std::size_t last = std::min(p_.keys.n, first + width);
-    pack_points(p_.keys, first, last, k_.group_keys, chunk.shift.get() + start,
+    pack_points(p_.keys, nullptr, first, last - first, chunk.shift.get() + start, k_, k_.group_keys,
                 chunk.keys.get() + start * p_.keys.d);
     if (p_.n_columns > kFewColumns)
       pack_many_columns(p_.x, p_.n_columns, first, last, width, k_.group_keys,
@@ -208,10 +208,11 @@ template <class T> class Runner {
   void run_tile(std::size_t block, const Chunk<T> &chunk, Workspace<T> &space) const {
     const std::size_t first = block * kBlockRows;
     const std::size_t last = std::min(p_.queries.n, first + kBlockRows);
-    pack_shift(p_.query_shift, first, last, kBlockRows, space.query_shift.get());
-    pack_points(p_.queries, first, last, k_.rows, space.query_shift.get(), space.queries.get());
+    pack_shift<T>(p_.query_shift, nullptr, first, last - first, kBlockRows, space.query_shift.get());
+    pack_points(p_.queries, nullptr, first, last - first, space.query_shift.get(), k_, k_.rows,
+                space.queries.get());
 
-    Tile<T> tile;
+    Tile<T> tile{};
     tile.queries = space.queries.get();
     tile.query_shift = space.query_shift.get();
     tile.keys = chunk.keys.get();
@@ -226,6 +227,7 @@ template <class T> class Runner {
     tile.ceiling = p_.ceiling;
     tile.differences = p_.differences;
     tile.online = p_.online;
+    tile.squares = p_.squares;
     tile.row_sums = p_.totals != nullptr;
     tile.scores = space.scores.get();
     tile.lanes = space.lanes.get();

@@ -120,6 +120,38 @@ template <class T> static inline typename Simd<T>::V dot(const T *a, const T *b,
   return sums[0] + sums[1];
 }
 
+// Whether any lane of a comparison is true.
+template <class T> static inline bool any_lane(typename Simd<T>::I mask) {
+  typedef std::int64_t Words __attribute__((vector_size(kVectorBytes)));
+  const Words words = reinterpret_cast<Words>(mask);
+  std::int64_t all = 0;
+  for (int i = 0; i < kVectorBytes / 8; ++i) all |= words[i];
+  return all != 0;
+}
+
+// Exponentials of one row times one column, and their squares times another.
+template <class T>
+static inline void exponentials_and_squares(const T *scores, const T *key_shift, const T *x,
+                                            const T *x2, int n, T slope, T shift, T ceiling,
+                                            typename Simd<T>::V &weighted,
+                                            typename Simd<T>::V &squared) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  const V top = S::splat(ceiling);
+  V first[kVectors] = {}, second[kVectors] = {};
+  for (int j = 0; j < n; j += S::kKeys) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = j + v * S::kWidth;
+      const V e = exp<T>(slope * S::load(scores + at) - shift - S::load(key_shift + at), top);
+      first[v] += e * S::load(x + at);
+      second[v] += e * (e * S::load(x2 + at));
+    }
+  }
+  weighted = first[0] + first[1];
+  squared = second[0] + second[1];
+}
+
 template <class T> static inline void accumulate(T *lanes, typename Simd<T>::V v) {
   Simd<T>::store(lanes, Simd<T>::load(lanes) + v);
 }
@@ -162,6 +194,14 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           shift += next - next == T(0) ? next : T(0);
         }
         V total, weighted;
+        if (t.squares) {
+          V squared;
+          exponentials_and_squares<T>(scores, key_shift, t.x + first, t.x + t.n_keys + first, width,
+                                      t.slope, shift, t.ceiling, weighted, squared);
+          accumulate(lanes, weighted);
+          accumulate(lanes + kWidth, squared);
+          continue;
+        }
         if (t.n_columns == 1) {
           exponentials<T, false>(scores, key_shift, t.x + first, width, t.slope, shift,
                                  t.ceiling, total, weighted);
@@ -190,6 +230,53 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
                          acc[r][v]);
         }
     }
+  }
+}
+
+template <class T, bool kDifferences>
+static int hits(const Tile<T> &t, T floor, Hit<T> *out) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  Hit<T> *next = out;
+  const int width = int(t.n_keys);
+  const V least = S::splat(floor);
+  for (int s = 0; s < t.n_strips; ++s) {
+    score_strip<T, kDifferences>(t.queries + std::size_t(s) * kRows * t.n_dims, t.keys, t.n_dims,
+                                 width, t.scores);
+    for (int r = 0; r < kRows; ++r) {
+      const int row = s * kRows + r;
+      const T *scores = t.scores + r * kScoreStride;
+      const T shift = t.query_shift[row];
+      for (int j = 0; j < width; j += S::kKeys) {
+        const int k = j + S::kWidth;
+        const V a = t.slope * S::load(scores + j) - shift - S::load(t.key_shift + j);
+        const V b = t.slope * S::load(scores + k) - shift - S::load(t.key_shift + k);
+        if (!any_lane<T>((a >= least) | (b >= least))) continue;
+        T exponents[S::kKeys];
+        S::store(exponents, a);
+        S::store(exponents + S::kWidth, b);
+        for (int c = 0; c < S::kKeys; ++c)
+          if (exponents[c] >= floor) *next++ = {row, j + c, exponents[c]};
+      }
+    }
+  }
+  return int(next - out);
+}
+
+template <class T> static int any_hits(const Tile<T> &t, T floor, Hit<T> *out) {
+  return t.differences ? hits<T, true>(t, floor, out) : hits<T, false>(t, floor, out);
+}
+
+template <class T>
+static void pack_row(const T *__restrict point, const double *__restrict centre, double factor,
+                     std::size_t n_dims, std::size_t stride, T *__restrict out) {
+  constexpr std::size_t kPiece = 64;
+  T moved[kPiece];
+  for (std::size_t first = 0; first < n_dims; first += kPiece) {
+    const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
+    for (std::size_t l = 0; l < n; ++l)
+      moved[l] = T((double(point[first + l]) - centre[first + l]) * factor);
+    for (std::size_t l = 0; l < n; ++l) out[(first + l) * stride] = moved[l];
   }
 }
 

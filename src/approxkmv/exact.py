@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.frame import Frame, make_frame
-from approxkmv.leaves import Array, Float64, TileSums, tile_product
+from approxkmv.leaves import Array, Float64, Geometry, TileSums, tile_product
 
 
 def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: float) -> Float64:
@@ -42,6 +42,20 @@ class ExactKernel:
     query_shift: Float64 = field(repr=False)
     key_shift: Float64 = field(repr=False)
     n_threads: int | None = None
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the loops of the engine need to know."""
+        return Geometry(
+            self.queries,
+            self.keys,
+            self.query_shift,
+            self.key_shift,
+            self.frame.centre,
+            self.frame.factor,
+            self.frame.slope,
+            self.frame.differences,
+        )
 
     @property
     def transposed(self) -> ExactKernel:

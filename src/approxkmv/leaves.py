@@ -20,7 +20,22 @@ Array = npt.NDArray[np.floating]
 Float64 = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-__all__ = ["exp", "pair_kernel", "philox", "scan_ranges", "squared_norms", "tile_product"]
+Index32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+__all__ = [
+    "exp",
+    "merge_pairs",
+    "neighbours_of_neighbours",
+    "pair_kernel",
+    "philox",
+    "random_tiling",
+    "sampled_product",
+    "scan_ranges",
+    "squared_norms",
+    "tile_hits",
+    "tile_product",
+]
 
 
 def available_isas() -> tuple[str, ...]:
@@ -66,6 +81,7 @@ def tile_product(
     differences: bool = False,
     online: bool = False,
     row_sums: bool = False,
+    squares: bool = False,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> TileSums:
@@ -74,7 +90,8 @@ def tile_product(
     Here :math:`s_{ij}` is the inner product of ``(q_i - query_centre) * factor`` and
     ``(k_j - key_centre) * factor``, or their squared distance with ``differences``; a and b are
     ``query_shift`` and ``key_shift``; the exponent is cut at ``ceiling``. With ``online`` the
-    largest exponent of each row is taken out and returned as ``row_max``.
+    largest exponent of each row is taken out and returned as ``row_max``. With ``squares`` x has
+    two columns, and the second is multiplied by the squared exponentials.
     """
     n_dims = keys.shape[1]
     dtype = keys.dtype
@@ -95,6 +112,7 @@ def tile_product(
         ceiling,
         differences,
         online,
+        squares,
         out,
         totals,
         row_max,
@@ -158,6 +176,203 @@ def scan_ranges(
         n_threads or default_threads(),
     )
     return rows, cols, values
+
+
+class Geometry(NamedTuple):
+    """Points, and what turns the score of a pair into its exponent (see :func:`tile_product`)."""
+
+    queries: Array
+    keys: Array
+    query_shift: Float64
+    key_shift: Float64
+    centre: Float64
+    factor: float
+    slope: float
+    differences: bool
+
+
+class FoundPairs(NamedTuple):
+    """Pairs by query: keys ascending in each row, with their kernel values."""
+
+    indptr: Index  # (n_queries + 1,)
+    cols: Index32
+    values: Float32
+
+    @classmethod
+    def none(cls, n_queries: int) -> FoundPairs:
+        """No pair at all."""
+        return cls(
+            np.zeros(n_queries + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+        )
+
+    @property
+    def rows(self) -> Index32:
+        """The query of each pair."""
+        return np.repeat(np.arange(len(self.indptr) - 1, dtype=np.int32), np.diff(self.indptr))
+
+
+class Tiling(NamedTuple):
+    """Orders of queries and keys, cut into cells: cell c has ``order[start[c]:start[c + 1]]``."""
+
+    query_order: Index32
+    key_order: Index32
+    query_start: Index
+    key_start: Index
+
+
+class DrawPlan(NamedTuple):
+    """For each block of queries and tile of keys, the rate at which keys are drawn.
+
+    Key j is drawn for a block with probability ``min(1, rate * |x_j|)``.
+    """
+
+    query_order: Index32
+    block_start: Index
+    key_order: Index32
+    tile_start: Index
+    rate: Float32  # (n_blocks, n_tiles)
+    seed: int
+    stream: int
+
+
+class SampledSums(NamedTuple):
+    """The product, and for each block the estimated variance and the number of drawn keys."""
+
+    out: Array  # (n_queries,)
+    variance: Float64  # (n_blocks,)
+    n_drawn: Index  # (n_blocks,)
+
+
+def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
+    """Cut keys at the medians of their projections, level by level; queries follow the cuts.
+
+    Projections are (depth, n_points): all cells of one level are cut along the same direction.
+    """
+    depth, n_keys = key_projections.shape
+    n_queries = query_projections.shape[1]
+    tiling = Tiling(
+        np.empty(n_queries, np.int32),
+        np.empty(n_keys, np.int32),
+        np.empty(2**depth + 1, np.int64),
+        np.empty(2**depth + 1, np.int64),
+    )
+    _core.random_tiling(
+        key_projections,
+        query_projections,
+        tiling.key_order,
+        tiling.query_order,
+        tiling.key_start,
+        tiling.query_start,
+    )
+    return tiling
+
+
+def tile_hits(
+    geometry: Geometry,
+    tiling: Tiling,
+    threshold: float,
+    known: FoundPairs,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[Index32, Index32, Float32]:
+    """Pairs (rows, cols, values) with value >= threshold in a cell of the tiling, not yet known."""
+    return _core.tile_hits(
+        *geometry,
+        tiling.query_order,
+        tiling.key_order,
+        tiling.query_start[:-1],
+        tiling.query_start[1:],
+        tiling.key_start[:-1],
+        tiling.key_start[1:],
+        float(np.log(threshold)),
+        *known,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+
+
+def neighbours_of_neighbours(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    known: FoundPairs,
+    sharing_indptr: Index,
+    sharing: Index32,
+    *,
+    least: float,
+    width: int,
+    threshold: float,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[Index32, Index32, Float32]:
+    """Pairs with value >= threshold among keys of queries that share a key, not yet known.
+
+    Only pairs of value >= ``least`` lead on, at most ``width`` of them at each of the two steps.
+    ``sharing`` lists the queries of each key.
+    """
+    return _core.neighbours_of_neighbours(
+        queries,
+        keys,
+        -0.5 / bandwidth**2,
+        *known,
+        sharing_indptr,
+        sharing,
+        least,
+        width,
+        threshold,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+
+
+def merge_pairs(
+    known: FoundPairs,
+    rows: Index32,
+    cols: Index32,
+    values: Float32,
+    *,
+    n_threads: int | None = None,
+) -> FoundPairs:
+    """Union of known pairs and a list of new ones, in any order and possibly repeated."""
+    return FoundPairs(
+        *_core.merge_pairs(*known, rows, cols, values, n_threads or default_threads())
+    )
+
+
+def sampled_product(
+    geometry: Geometry,
+    plan: DrawPlan,
+    found: FoundPairs,
+    x: Array,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> SampledSums:
+    """Unbiased product from drawn keys, with found pairs counted exactly."""
+    n_blocks = len(plan.block_start) - 1
+    sums = SampledSums(
+        np.empty(len(geometry.queries), x.dtype), np.empty(n_blocks), np.empty(n_blocks, np.int64)
+    )
+    prefix = np.zeros(len(x) + 1)
+    np.cumsum(np.abs(x[plan.key_order]), dtype=np.float64, out=prefix[1:])
+    _core.sampled_product(
+        *geometry,
+        plan.query_order,
+        plan.block_start,
+        plan.key_order,
+        plan.tile_start,
+        plan.rate,
+        prefix,
+        plan.seed,
+        plan.stream,
+        *found,
+        x,
+        *sums,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return sums
 
 
 def exp(x: Array, *, isa: str | None = None) -> Array:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 from approxkmv import _check, leaves
 from approxkmv._check import Rng
 from approxkmv._threads import default_threads
-from approxkmv._warnings import AccuracyWarning
+from approxkmv._warnings import AccuracyWarning, AssumptionWarning
+from approxkmv.engine.outcome import Outcome
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
 from approxkmv.rounding import measured_error, rounding_bound
 
-METHODS = ("auto", "exact", "paper")
+METHODS = ("auto", "exact", "sampled", "paper")
 
 
 @overload
@@ -90,12 +91,14 @@ def matvec(
         Error allowed, relative to the length of x. 0 asks for the exact product.
     delta : float
         Probability with which the error may be larger.
-    method : {"auto", "exact", "paper"}
-        ``"auto"`` computes every pair, exactly, in tiles; so does ``"exact"``. ``"paper"`` runs the
-        algorithm of the paper (:func:`approxkmv.paper.approx_kmv`), which is not faster at any
-        size a computer can hold and is there to be studied.
+    method : {"auto", "exact", "sampled", "paper"}
+        ``"exact"`` computes every pair, in tiles. ``"auto"`` looks at a few rows and samples where
+        that is predicted to be faster, otherwise it computes exactly; several columns are always
+        computed exactly. ``"sampled"`` does the same and warns where it had to compute exactly.
+        ``"paper"`` runs the algorithm of the paper (:func:`approxkmv.paper.approx_kmv`), which is
+        not faster at any size a computer can hold and is there to be studied.
     rng : None, int or numpy.random.Generator
-        Seed of everything random: the draws of ``"paper"``, the rows checked for the report.
+        Seed of everything random: what is drawn, and the rows checked for the report.
     n_threads : int or None
         None: all cores, or the limit set through threadpoolctl.
     check_finite : bool
@@ -113,7 +116,12 @@ def matvec(
     Notes
     -----
     Same seed, version and instruction set give the same bits for any number of threads. A row of
-    an exact product does not depend on the other queries.
+    an exact product does not depend on the other queries. A sampled product draws keys in
+    proportion to the entries of x: it is not linear in x, even with the same seed.
+
+    The guarantee of a sampled product rests on an estimate of its variance, made from the drawn
+    values and checked on exactly computed rows; the answer is drawn again, larger, or computed
+    exactly until the estimate meets ``eps`` at confidence ``1 - delta``.
 
     Examples
     --------
@@ -141,11 +149,24 @@ def matvec(
         if k is not q:
             _check.finite(k, "keys")
         _check.finite(vector, "x")
+    outcome = None
+    if method in ("auto", "sampled") and eps > 0 and vector.size == len(k):
+        y, info, outcome = _sampled_product(
+            q, k, vector, bandwidth, eps, delta, generator, n_threads
+        )
+        if y is not None and info is not None:
+            return (y, info) if return_info else y
+        if method == "sampled":
+            warnings.warn(
+                f"The exact product was computed: {outcome.reason}.",
+                AssumptionWarning,
+                stacklevel=2,
+            )
     if method == "paper" and eps > 0:
         y, info = _paper_product(q, k, vector, bandwidth, eps, delta, generator, n_threads)
     else:
         y, info = _exact_product(
-            q, k, vector, bandwidth, eps, generator, n_threads, report=return_info
+            q, k, vector, bandwidth, eps, generator, n_threads, outcome, report=return_info
         )
     return (y, info) if return_info else y
 
@@ -272,6 +293,7 @@ def _exact_product(
     eps: float,
     rng: np.random.Generator,
     n_threads: int | None,
+    outcome: Outcome | None,
     *,
     report: bool,
 ) -> tuple[Array, ProductInfo]:
@@ -292,9 +314,13 @@ def _exact_product(
     done = time.perf_counter()
     seconds = {"prepare": prepared - start, "product": done - prepared}
     plan = exact_plan(kernel, "every pair is computed")
-    n_pairs = len(queries) * len(keys)
+    n_pairs = n_made = len(queries) * len(keys)
+    if outcome is not None:
+        plan = Plan("exact", outcome.reason, {**plan.numbers, **outcome.numbers})
+        seconds = outcome.seconds | seconds
+        n_made += outcome.pairs
     if not report:
-        return y, ProductInfo("exact", plan, None, None, 1.0, n_pairs, n_pairs, seconds, None)
+        return y, ProductInfo("exact", plan, None, None, 1.0, n_made, n_pairs, seconds, None)
     # In double precision and scaled by a power of two: no norm overflows or underflows.
     exponent = int(exponents.max()) if exponents.size else 0
     unit_x, unit_y = (
@@ -310,10 +336,54 @@ def _exact_product(
         error_estimate=_ratio(error, x_norm),
         error_bound=bound,
         confidence=1.0,
-        pairs=n_pairs,
+        pairs=n_made,
         pairs_exact=n_pairs,
         seconds=seconds | {"report": time.perf_counter() - done},
         product_norm=_ratio(float(np.linalg.norm(unit_y)), x_norm),
+    )
+
+
+def _sampled_product(
+    queries: Array,
+    keys: Array,
+    x: Array,
+    bandwidth: float,
+    eps: float,
+    delta: float,
+    rng: np.random.Generator,
+    n_threads: int | None,
+) -> tuple[Array | None, ProductInfo | None, Outcome]:
+    """The product, if sampling is predicted to pay and met its error; and what was decided."""
+    from approxkmv.engine.planner import sampled, worth_a_look
+
+    if not worth_a_look(len(queries), len(keys), keys.shape[1]):
+        return None, None, Outcome("the product is too small for sampling to pay")
+    start = time.perf_counter()
+    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    columns, exponents = scaled_columns(x, keys.dtype)
+    prepared = time.perf_counter() - start
+    vector = np.ascontiguousarray(columns[:, 0])
+    outcome = sampled(kernel, bandwidth, vector, eps=eps, delta=delta, rng=rng)
+    if outcome.sample is None:
+        return None, None, outcome
+    sample = outcome.sample
+    y = unscaled(sample.y[:, None], exponents, x)
+    x_norm = float(np.linalg.norm(vector.astype(np.float64)))
+    plan = Plan("sampled", outcome.reason, {**exact_plan(kernel, "").numbers, **outcome.numbers})
+    return (
+        y,
+        ProductInfo(
+            "sampled",
+            plan,
+            error_estimate=math.sqrt(sample.variance) / x_norm,
+            error_bound=None,
+            confidence=1 - delta,
+            pairs=outcome.pairs,
+            pairs_exact=len(queries) * len(keys),
+            seconds={"prepare": prepared} | outcome.seconds,
+            product_norm=float(np.linalg.norm(sample.y.astype(np.float64))) / x_norm,
+        ),
+        outcome,
     )
 
 

@@ -1,0 +1,29 @@
+"""What the engine decided, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from approxkmv.leaves import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One unbiased product and its estimated error; squares are summed over the rows."""
+
+    y: Array
+    variance: float  # estimate of the mean squared error
+    upper: float  # what the squared error stays below at the confidence asked for
+    checked: float  # squared error measured on the pilot rows, scaled to all rows
+    pairs: int
+
+
+@dataclass
+class Outcome:
+    """What the engine decided; ``sample`` is None where exact is the better choice."""
+
+    reason: str
+    sample: Sample | None = None
+    pairs: int = 0
+    numbers: dict[str, object] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,112 @@
+r"""How often keys are drawn: rates for every block of queries and tile of keys.
+
+A key j is drawn for block a with probability
+:math:`\pi_{aj} = \min(1, \lambda\sqrt{V_{ab}}|x_j|)`, where :math:`V_{ab}` is the mean of
+:math:`K^2` over pairs of the block and the key's tile b that were not found. The variance of the product is :math:`\sum_{ij}(1/\pi_{aj}-1)K_{ij}^2x_j^2`, its cost
+:math:`\sum_{aj}|a|\pi_{aj}`; this choice has the least cost for a given variance, and one number
+:math:`\lambda`, found by bisection, meets the variance asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.ndimage import uniform_filter
+
+from approxkmv.engine.near import NewPairs
+from approxkmv.engine.order import Blocks
+from approxkmv.leaves import Array, Float64
+
+# Raw means over a few rows are heavy-tailed: neighbouring tiles are pooled, narrowly and widely,
+# and no tile is thought to be more than a thousand times lighter than its block.
+_NARROW, _WIDE = 3, 13
+_WIDE_SHARE = 0.2
+_FLOOR_OF_BLOCK, _FLOOR_OF_ALL = 1e-3, 1e-4
+
+
+def smoothed(second_moment: Float64) -> Float64:
+    """Second moments per pair, pooled over neighbouring tiles, with a floor."""
+    narrow = uniform_filter(second_moment, _NARROW, mode="nearest")
+    wide = uniform_filter(second_moment, _WIDE, mode="nearest")
+    return np.asarray(
+        (1 - _WIDE_SHARE) * narrow
+        + _WIDE_SHARE * wide
+        + _FLOOR_OF_BLOCK * second_moment.mean(axis=1, keepdims=True)
+        + _FLOOR_OF_ALL * second_moment.mean()
+        + np.finfo(np.float64).tiny
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Drawing rates, and what they are predicted to give."""
+
+    rate: Float64  # (n_blocks, n_tiles)
+    pairs: float  # expected kernel evaluations
+    variance: float  # predicted variance of the product, summed over rows
+
+    def variance_of(
+        self, pairs: NewPairs, x: Array, query_blocks: Blocks, key_tiles: Blocks
+    ) -> float:
+        """Variance that these pairs would cause if they were left to the draws."""
+        size = np.abs(x[pairs.cols].astype(np.float64))
+        rate = self.rate[query_blocks.block_of[pairs.rows], key_tiles.block_of[pairs.cols]]
+        pi = np.minimum(1.0, rate * size)
+        square = (pairs.values.astype(np.float64) * size) ** 2
+        return float((square[pi > 0] * (1 / pi[pi > 0] - 1)).sum())
+
+    def scaled(self, factor: float) -> Float64:
+        """Rates for a variance smaller by about ``factor``."""
+        return self.rate * factor
+
+
+class Entries:
+    """Sizes of the entries of x: their root mean square in every tile, and one common shape.
+
+    The mean over a tile of min(1, c |x|) and of x^2 (1/min(1, c |x|) - 1) are then functions of
+    one number, c times the tile's root mean square, and are tabulated.
+    """
+
+    def __init__(self, x: Array, key_tiles: Blocks) -> None:
+        size = np.abs(x.astype(np.float64))
+        squares = np.bincount(key_tiles.block_of, size**2, len(key_tiles.sizes))
+        self.rms = np.sqrt(squares / key_tiles.sizes)
+        shape = np.sort(size / np.maximum(self.rms[key_tiles.block_of], np.finfo(float).tiny))
+        shape = shape[:: max(1, len(shape) // 1024)]
+        self.log_grid = np.linspace(-25.0, 25.0, 251)
+        pi = np.minimum(1.0, np.exp(self.log_grid)[:, None] * shape)
+        self.drawn = pi.mean(axis=1)
+        self.excess = np.where(pi > 0, shape**2 / np.where(pi > 0, pi, 1.0) - shape**2, 0.0).mean(
+            axis=1
+        )
+
+    def mean_drawn(self, log_rate: Float64) -> Float64:
+        """Share of a tile's keys that are drawn, at a rate relative to the root mean square."""
+        return np.asarray(np.interp(log_rate, self.log_grid, self.drawn))
+
+    def mean_excess(self, log_rate: Float64) -> Float64:
+        """Mean of x^2 (1/pi - 1), relative to the mean square."""
+        return np.asarray(np.interp(log_rate, self.log_grid, self.excess))
+
+
+def solve_rates(
+    second_moment: Float64, entries: Entries, query_blocks: Blocks, key_tiles: Blocks, target: float
+) -> Rates:
+    """The cheapest rates whose predicted variance is ``target``."""
+    n_pairs = np.outer(query_blocks.sizes, key_tiles.sizes).astype(np.float64)
+    root = np.sqrt(second_moment)
+    with np.errstate(divide="ignore"):
+        log_root = np.log(root * entries.rms)
+    weight = n_pairs * second_moment * entries.rms**2
+
+    def variance(log_factor: float) -> float:
+        return float((weight * entries.mean_excess(log_root + log_factor)).sum())
+
+    low, high = -60.0, 400.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if variance(middle) > target else (low, middle)
+    pairs = float((n_pairs * entries.mean_drawn(log_root + high)).sum())
+    return Rates(math.exp(min(high, 300.0)) * root, pairs, variance(high))
