@@ -104,7 +104,7 @@ def threads(count: int) -> Iterator[None]:
 
 def machine(n_threads: int) -> dict[str, Any]:
     """Describe the machine and the libraries."""
-    packages = ("approxkmv", "numpy", "scipy", "torch", "pykeops")
+    packages = ("approxkmv", "numpy", "scipy", "torch", "pykeops", "faiss-cpu")
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

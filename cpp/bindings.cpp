@@ -134,20 +134,14 @@ template <class U> nb::object handed_over(std::vector<U> &&values) {
   return nb::cast(nb::ndarray<nb::numpy, U, nb::ndim<1>>(owned->data(), {owned->size()}, owner));
 }
 
-/// One array from the lists of all tasks or threads.
-template <class List, class U>
-nb::object joined(const std::vector<List> &parts, std::vector<U> List::*member) {
+/// One array from the lists of all tasks.
+template <class U> nb::object joined(const std::vector<Hits> &parts, std::vector<U> Hits::*member) {
   std::vector<U> all;
   std::size_t n = 0;
-  for (const List &part : parts) n += (part.*member).size();
+  for (const Hits &part : parts) n += (part.*member).size();
   all.reserve(n);
-  for (const List &part : parts) all.insert(all.end(), (part.*member).begin(), (part.*member).end());
+  for (const Hits &part : parts) all.insert(all.end(), (part.*member).begin(), (part.*member).end());
   return handed_over(std::move(all));
-}
-
-template <class List> nb::tuple joined_pairs(const std::vector<List> &parts) {
-  return nb::make_tuple(joined(parts, &List::rows), joined(parts, &List::cols),
-                        joined(parts, &List::values));
 }
 
 template <class T>
@@ -161,7 +155,8 @@ nb::tuple bind_scan_ranges(Matrix<const T> queries, Matrix<const T> keys,
     return scan_ranges(rows_of(queries), rows_of(keys), order.data(), start.data(), stop.data(),
                        slope, threshold, table, n_threads, poll, parts);
   });
-  return joined_pairs(parts);
+  return nb::make_tuple(joined(parts, &Hits::rows), joined(parts, &Hits::cols),
+                        joined(parts, &Hits::values));
 }
 
 using Int32s = Vector<const std::int32_t>;
@@ -177,6 +172,24 @@ Geometry<T> geometry(const Matrix<const T> &queries, const Matrix<const T> &keys
           key_shift.data(),
           slope,
           differences};
+}
+
+nb::tuple new_pairs(const PairLists &parts) {
+  std::size_t n = 0;
+  for (const auto &part : parts) n += part.size();
+  std::vector<std::int32_t> rows, cols;
+  std::vector<float> values;
+  rows.reserve(n);
+  cols.reserve(n);
+  values.reserve(n);
+  for (const auto &part : parts)
+    for (const NewPair &pair : part) {
+      rows.push_back(pair.row);
+      cols.push_back(pair.col);
+      values.push_back(pair.value);
+    }
+  return nb::make_tuple(handed_over(std::move(rows)), handed_over(std::move(cols)),
+                        handed_over(std::move(values)));
 }
 
 FoundPairs found_pairs(const Int64s &indptr, const Int32s &cols, const Vector<const float> &values) {
@@ -206,12 +219,12 @@ nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
                          query_start.shape(0)};
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
-  std::vector<PairList> parts;
+  PairLists parts;
   run([&](const Poll &poll) {
     return tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
                      poll, parts);
   });
-  return joined_pairs(parts);
+  return new_pairs(parts);
 }
 
 template <class T>
@@ -222,13 +235,13 @@ nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T>
                                         const std::string &isa, int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
-  std::vector<PairList> parts;
+  PairLists parts;
   run([&](const Poll &poll) {
     return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known,
                                     sharing_indptr.data(), sharing.data(), least, width, threshold,
                                     table, n_threads, poll, parts);
   });
-  return joined_pairs(parts);
+  return new_pairs(parts);
 }
 
 nb::tuple bind_merge_pairs(Int64s indptr, Int32s cols, Vector<const float> values, Int32s new_rows,

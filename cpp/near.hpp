@@ -34,15 +34,12 @@ struct FoundPairs {
   }
 };
 
-struct PairList {
-  std::vector<std::int32_t> rows, cols;
-  std::vector<float> values;
-  void add(std::int32_t row, std::int32_t col, double value) {
-    rows.push_back(row);
-    cols.push_back(col);
-    values.push_back(float(value));
-  }
+/// A pair met in a search. Lists are kept by task, not by thread: their order is always the same.
+struct NewPair {
+  std::int32_t row, col;
+  float value;
 };
+using PairLists = std::vector<std::vector<NewPair>>;
 
 /// One tiling of `depth` cuts, from projections [cut][point]. Writes both orders, and where the
 /// queries and keys of each of the 2^depth cells begin. Equal projections stay together.
@@ -107,10 +104,10 @@ template <class T>
 bool tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std::int32_t *key_order,
                const TileRanges &tiles, T floor, const FoundPairs &known,
                const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-               std::vector<PairList> &parts) {
+               PairLists &parts) {
   std::vector<GatheredTile<T>> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(g.keys.d, kernels);
-  parts.resize(n_threads);
+  parts.resize(tiles.n);
   return parallel_for(
       tiles.n, n_threads,
       [&](std::size_t t, int slot) {
@@ -141,7 +138,7 @@ bool tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std:
               const Hit<T> &hit = s.hits.get()[h];
               const std::int32_t row = query_order[q + hit.row], col = key_order[k + hit.key];
               if (!known.has(row, col))
-                parts[slot].add(row, col, std::exp(std::min(double(hit.exponent), 0.0)));
+                parts[t].push_back({row, col, std::exp(std::min(float(hit.exponent), 0.0f))});
             }
           }
         }
@@ -157,13 +154,13 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
                               const FoundPairs &known, const std::int64_t *sharing_indptr,
                               const std::int32_t *sharing, float least, int width, double threshold,
                               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-                              std::vector<PairList> &parts) {
+                              PairLists &parts) {
   constexpr std::size_t kRowsPerTask = 256;
-  parts.resize(n_threads);
+  parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
   std::vector<std::vector<std::int32_t>> seen(n_threads, std::vector<std::int32_t>(keys.n, -1));
   const double floor = std::log(threshold);
   return parallel_for(
-      (queries.n + kRowsPerTask - 1) / kRowsPerTask, n_threads,
+      parts.size(), n_threads,
       [&](std::size_t task, int slot) {
         auto &last_seen = seen[slot];
         const std::size_t last = std::min(queries.n, (task + 1) * kRowsPerTask);
@@ -186,7 +183,8 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
                 last_seen[candidate] = row;
                 const double exponent =
                     slope * double(kernels.squared_distance(queries[i], keys[candidate], keys.d));
-                if (exponent >= floor) parts[slot].add(row, candidate, std::exp(exponent));
+                if (exponent >= floor)
+                  parts[task].push_back({row, candidate, float(std::exp(exponent))});
               }
             }
           }

@@ -10,6 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module in the folder above the benchmarks."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+
+
 def test_small_run(tmp_path: Path) -> None:
     """On small sizes every case reports; nothing is judged but the errors are right.
 
@@ -17,15 +24,9 @@ def test_small_run(tmp_path: Path) -> None:
     off by more than a hundred times the float32 bound.
     """
     output = tmp_path / "results.jsonl"
-    command = ["-m", "benchmarks.exact", "--scale", "0.01", "--repetitions", "2", "--threads", "1"]
+    options = ["--scale", "0.01", "--repetitions", "2", "--threads", "1", "--output", str(output)]
     cases = ["float32", "attention", "float64", "peak", "memory"]
-    done = subprocess.run(
-        [sys.executable, *command, "--cases", *cases, "--output", str(output)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = run("benchmarks.exact", *options, "--cases", *cases)
     assert done.returncode == 0, done.stderr
     assert "target: times NumPy blocked >= 3; found " in done.stdout
     assert "not judged" in done.stdout
@@ -45,3 +46,47 @@ def test_small_run(tmp_path: Path) -> None:
     assert set(records[1]["errors"]) == {"approxkmv", "torch SDPA", "mean of the values"}
     assert 0 < records[3]["figures"]["share at d = 128"] < 1
     assert all(-1 < megabytes < 64 for megabytes in records[4]["figures"].values())
+
+
+def test_engine_where_it_samples(tmp_path: Path) -> None:
+    """At 32,735 points it samples; the error is below eps, and no oracle would take more pairs.
+
+    A larger error has probability delta = 0.05 over seeds; the seed is fixed and the same bits come
+    from any number of threads.
+    """
+    output = tmp_path / "results.jsonl"
+    options = ["--scale", "0.999", "--eps", "0.3", "--x", "gauss", "--threads", "1"]
+    cases = ["--cases", "clusters 32,768", "--repetitions", "1", "--no-rivals", "--rows", "500"]
+    done = run("benchmarks.engine", *options, *cases, "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "== clusters 32,768: n = 32735, d = 64" in done.stdout
+    record = json.loads(output.read_text())
+    (row,) = record["rows"]
+    assert row["method"] == "sampled"
+    assert 0.03 < row["error"] < 0.3
+    assert 0.03 < row["estimate"] < 0.3
+    assert row["pairs_share"] < 0.5
+    assert row["pairs_over_oracle"] > 1
+    assert record["trivial"]["gauss"]["y = 0"] > 0.5
+
+
+def test_engine_small_run(tmp_path: Path) -> None:
+    """A small case is exact; every rival makes an answer; missing data are named and skipped."""
+    output = tmp_path / "results.jsonl"
+    cases = ["--cases", "clusters 4,096", "Fashion-MNIST 60,000"]
+    options = ["--scale", "0.25", "--repetitions", "2", "--fashion-mnist", str(tmp_path / "none")]
+    done = run("benchmarks.engine", *cases, *options, "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "Fashion-MNIST 60,000: skipped." in done.stdout
+    record = json.loads(output.read_text())
+    assert [(row["x"], row["eps"]) for row in record["rows"]] == [
+        (x, eps) for x in ("ones", "gauss", "t2", "top") for eps in (0.3, 0.1, 0.03)
+    ]
+    for row in record["rows"]:
+        assert row["method"] == "exact"
+        assert row["error"] < 1e-4
+        assert len(row["seconds"]) == 2
+    names = {"uniform sample of keys", "random Fourier features", "Nystroem"}
+    assert {rival["name"] for rival in record["rivals"]} >= names
+    assert all(0 < rival["error"] < 100 for rival in record["rivals"])
+    assert "target: error / eps, largest <= 1; found" in done.stdout

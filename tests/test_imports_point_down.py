@@ -21,6 +21,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv"],
     ["approxkmv.operator"],
     ["approxkmv.product"],
+    ["approxkmv.engine"],
     ["approxkmv.paper"],
     ["approxkmv.datasets"],
     ["approxkmv.files"],
@@ -41,6 +42,14 @@ ONLY = {
     "approxkmv.info": set(),
     "approxkmv._warnings": set(),
 }
+# Inside the engine, from the top down: data flow from the last line to the first.
+STAGES = [
+    ["planner"],
+    ["sample"],
+    ["probability"],
+    ["near", "pilot"],
+    ["order", "outcome"],
+]
 ALWAYS_THERE = {"numpy", "scipy", "approxkmv", *sys.stdlib_module_names}
 
 
@@ -107,6 +116,16 @@ def test_imports_point_down(module: str) -> None:
     for target in ours(imported(MODULES[module])):
         if not same_package(module, target):
             assert layer(target) > layer(module), f"{module} imports {target}"
+
+
+def test_stages_of_the_engine_point_down() -> None:
+    """A stage knows earlier stages only; every file of the engine is a stage."""
+    place = {f"approxkmv.engine.{name}": i for i, names in enumerate(STAGES) for name in names}
+    engine = {name for name in MODULES if name.startswith("approxkmv.engine.")}
+    assert engine == set(place)
+    for module in engine:
+        for target in ours(imported(MODULES[module])) & engine:
+            assert place[target] > place[module], f"{module} imports {target}"
 
 
 @pytest.mark.parametrize("module", ONLY)

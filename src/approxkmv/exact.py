@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from approxkmv.frame import Frame, make_frame
-from approxkmv.leaves import Array, Float64, Geometry, TileSums, tile_product
+from approxkmv.leaves import Array, Float64, Geometry, Index, TileSums, tile_product
 
 
 def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: float) -> Float64:
@@ -63,6 +63,10 @@ class ExactKernel:
         return ExactKernel(
             self.keys, self.queries, self.frame, self.key_shift, self.query_shift, self.n_threads
         )
+
+    def at_keys(self, keys: Index) -> ExactKernel:
+        """Some columns of the same matrix."""
+        return replace(self, keys=self.keys[keys], key_shift=self.key_shift[keys])
 
     def product(self, x: Array, *, row_sums: bool = False) -> TileSums:
         """K @ x for x of shape (n_keys, n_columns) in the points' type; row sums on the way."""

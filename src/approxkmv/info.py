@@ -14,7 +14,7 @@ class Plan:
     Attributes
     ----------
     method : str
-        ``"exact"`` or ``"paper"``.
+        ``"exact"``, ``"sampled"`` or ``"paper"``.
     reason : str
         Why this method, in a sentence.
     numbers : mapping
@@ -34,7 +34,7 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"{self.method}: {self.reason}"]
         width = max((len(name) for name in self.numbers), default=0)
-        lines += [f"  {name:<{width}}  {value}" for name, value in self.numbers.items()]
+        lines += [f"  {name:<{width}}  {_number(value)}" for name, value in self.numbers.items()]
         return "\n".join(lines)
 
 
@@ -51,8 +51,9 @@ class ProductInfo:
     plan : Plan
         Every number chosen, and why; ``explain()`` prints it.
     error_estimate : float or None
-        Estimate of ``|Kx - y| / |x|``. For an exact product it is the rounding error, measured on a
-        few random rows in double precision. None where it was not measured.
+        Estimate of ``|Kx - y| / |x|``: for a sampled product the root of its variance, estimated
+        from the drawn values; for an exact product the rounding error, measured on a few random
+        rows in double precision. None where it was not measured.
     error_bound : float or None
         Bound of ``|Kx - y| / |x|`` that holds with probability ``confidence``. For an exact
         product it is a worst-case bound of the rounding errors and assumes only IEEE arithmetic;
@@ -90,14 +91,18 @@ class ProductInfo:
         return "\n".join(
             [
                 f"{self.method} product: {self.plan.reason}",
-                f"  error / |x|   {_shown(self.error_estimate)} estimated, "
-                f"{_shown(self.error_bound)} bound at confidence {self.confidence:g}",
-                f"  |y| / |x|     {_shown(self.product_norm)}",
+                f"  error / |x|   {_shown(self.error_estimate, 'not estimated')}, "
+                f"bound {_shown(self.error_bound, 'not known')}, confidence {self.confidence:g}",
+                f"  |y| / |x|     {_shown(self.product_norm, 'not measured')}",
                 f"  pairs         {self.pairs:,} of {self.pairs_exact:,} ({share:.3g})",
                 f"  time          {spent}",
             ]
         )
 
 
-def _shown(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.2g}"
+def _shown(value: float | None, missing: str) -> str:
+    return missing if value is None else f"{value:.2g}"
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -150,7 +150,7 @@ def matvec(
             _check.finite(k, "keys")
         _check.finite(vector, "x")
     outcome = None
-    if method in ("auto", "sampled") and eps > 0 and vector.size == len(k):
+    if method in ("auto", "sampled"):
         y, info, outcome = _sampled_product(
             q, k, vector, bandwidth, eps, delta, generator, n_threads
         )
@@ -356,20 +356,40 @@ def _sampled_product(
     """The product, if sampling is predicted to pay and met its error; and what was decided."""
     from approxkmv.engine.planner import sampled, worth_a_look
 
+    if eps == 0:
+        return None, None, Outcome("no error is allowed")
+    if x.size != len(keys):
+        return None, None, Outcome("several columns are computed exactly")
     if not worth_a_look(len(queries), len(keys), keys.shape[1]):
         return None, None, Outcome("the product is too small for sampling to pay")
     start = time.perf_counter()
     kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
     columns, exponents = scaled_columns(x, keys.dtype)
     prepared = time.perf_counter() - start
-    vector = np.ascontiguousarray(columns[:, 0])
-    outcome = sampled(kernel, bandwidth, vector, eps=eps, delta=delta, rng=rng)
+    x_norm = float(np.linalg.norm(columns.astype(np.float64)))
+    # An entry larger than the error allowed is never left to chance: what its key looks like could
+    # differ from what a tile of keys looks like on average. There are at most 1 / eps^2 of them.
+    large = np.flatnonzero(np.abs(columns[:, 0]) > eps * x_norm)
+    vector = columns[:, 0].copy()
+    vector[large] = 0
+    left = float(np.linalg.norm(vector.astype(np.float64)))
+    if left == 0:
+        return None, None, Outcome("x is zero, or has only entries larger than the error allowed")
+    outcome = sampled(kernel, bandwidth, vector, eps=eps * x_norm / left, delta=delta, rng=rng)
     if outcome.sample is None:
         return None, None, outcome
     sample = outcome.sample
+    if len(large):
+        sample.y[:] += kernel.at_keys(large).product(columns[large]).out[:, 0]
+        outcome.pairs += len(queries) * len(large)
     y = unscaled(sample.y[:, None], exponents, x)
-    x_norm = float(np.linalg.norm(vector.astype(np.float64)))
-    plan = Plan("sampled", outcome.reason, {**exact_plan(kernel, "").numbers, **outcome.numbers})
+    numbers = {
+        **exact_plan(kernel, "").numbers,
+        **outcome.numbers,
+        "error_upper_limit": math.sqrt(sample.upper) / x_norm,
+        "error_on_pilot_rows": math.sqrt(sample.checked) / x_norm,
+    }
+    plan = Plan("sampled", outcome.reason, numbers)
     return (
         y,
         ProductInfo(

@@ -16,7 +16,7 @@ def table_rows(out: str) -> dict[str, list[str]]:
 
 
 def test_demo_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors of ours and of NumPy's are those of float32, trivial answers are far off.
+    """Below the size at which sampling pays everything is exact; trivial answers are far off.
 
     float32 rounds at 6e-8; distances of 130 bandwidths² at most leave errors below 1e-4 in any
     summation order. |Kx| is at least about |x| here, so 0 has an error near 1.
@@ -25,13 +25,33 @@ def test_demo_table(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("1,000 queries and 1,000 keys in 16 dimensions")
     rows = table_rows(out)
-    for name in ("approxkmv", "NumPy, in blocks"):
-        seconds, error = map(float, rows[name])
-        assert 0 <= seconds < 30
-        assert 0 < error < 1e-4
+    for name in ("eps = 0.3", "eps = 0.1", "eps = 0.03", "exact"):
+        method, seconds, quotient, error, estimated, pairs = rows[name]
+        assert (method, pairs) == ("exact", "100.00%")
+        assert 0 <= float(seconds) < 30
+        assert float(quotient) > 0
+        assert 0 <= float(error) < 1e-4  # below the limit for sampling the same product
+        assert 0 < float(estimated) < 1e-4
+    assert float(rows["exact"][3]) > 0
+    assert rows["exact"][2] == "1.00"
+    assert len(rows["NumPy, in blocks"]) == 4
     for name in ("y = 0", "y = diagonal", "y = mean"):
         assert 0.3 < float(rows[name][-1]) < 10
-    assert "times as fast as NumPy" in out
+
+
+def test_demo_samples_where_it_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    """At 32,768 points fewer pairs are computed, and the error is the one allowed, or less.
+
+    A failure has probability delta = 0.05 over seeds; the seed is fixed and the same bits come from
+    any number of threads.
+    """
+    assert main(["demo", "--n", "32768", "--eps", "0.3"]) == 0
+    rows = table_rows(capsys.readouterr().out)
+    method, _, _, error, estimated, pairs = rows["eps = 0.3"]
+    assert method == "sampled"
+    assert 0.01 < float(error) < 0.3
+    assert 0.01 < float(estimated) < 0.3
+    assert float(pairs.rstrip("%")) < 50
 
 
 @pytest.mark.parametrize("n", [1, 2, 17])
@@ -46,9 +66,8 @@ def test_demo_is_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
     def errors(seed: int) -> tuple[str, list[str]]:
         assert main(["demo", "--n", "500", "--d", "8", "--seed", str(seed)]) == 0
         out = capsys.readouterr().out
-        return out.splitlines()[1], [
-            row[-1] for name, row in table_rows(out).items() if "y" in name
-        ]
+        rows = table_rows(out)
+        return out.splitlines()[1], [rows[name][3] for name in ("eps = 0.1", "exact")]
 
     assert errors(1) == errors(1)
     assert errors(1)[0] != errors(2)[0]

@@ -40,7 +40,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser.add_argument("--output", required=True, metavar="FILE.npy", help="where y goes")
     parser.add_argument("--eps", type=float, default=0.1, help="error allowed, relative to |x|")
     parser.add_argument("--delta", type=float, default=0.05, help="probability of a larger error")
-    parser.add_argument("--method", default="auto", help="auto (default), exact or paper")
+    parser.add_argument("--method", default="auto", help="auto (default), exact, sampled or paper")
     parser.add_argument("--seed", type=seed, help="seed of everything random")
     parser.add_argument("--explain", action="store_true", help="print every number chosen, and why")
     add_threads(parser)

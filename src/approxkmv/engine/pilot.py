@@ -25,6 +25,9 @@ from approxkmv.leaves import (
 )
 
 _KEYS_PER_CELL = 4096
+# More near pairs than this would cost more to list than they save.
+_MOST_NEAR_PER_ROW = 48
+_ROWS_FOR_THRESHOLD = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,7 @@ class Pilot:
     near_row: Index  # near pairs of the rows, by position in `rows`
     near_col: Index
     near_square: Float64  # K^2 of each near pair
+    threshold: float  # from which value on a pair counts as near
     n_blocks: int
     key_tiles: Blocks
 
@@ -77,7 +81,10 @@ def run_pilot(
     rng: np.random.Generator,
     n_threads: int | None,
 ) -> Pilot:
-    """Evaluate ``rows_per_block`` random rows of every block against all keys."""
+    """Evaluate ``rows_per_block`` random rows of every block against all keys.
+
+    The threshold is raised where more pairs would reach it than are worth listing.
+    """
     places = np.concatenate(
         [
             first + np.sort(rng.choice(size, min(rows_per_block, size), replace=False))
@@ -86,6 +93,14 @@ def run_pilot(
     )
     rows = query_blocks.order[places].astype(np.int64)
     products, squares = _row_sums(geometry, x, rows, key_tiles, n_threads)
+    some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)]
+    near_value = _near(geometry, some, key_tiles, threshold, n_threads)[2]
+    most = _MOST_NEAR_PER_ROW * len(some)
+    if len(near_value) > most:
+        threshold = float(np.partition(near_value, len(near_value) - most)[-most])
+        # Repeated points: equal values by the million, just below the threshold from now on.
+        if np.count_nonzero(near_value >= threshold) > 2 * most:
+            threshold *= 1.001
     near_row, near_col, near_value = _near(geometry, rows, key_tiles, threshold, n_threads)
     near_square = near_value.astype(np.float64) ** 2
     near = np.zeros_like(squares)
@@ -99,6 +114,7 @@ def run_pilot(
         near_row=near_row,
         near_col=near_col,
         near_square=near_square,
+        threshold=threshold,
         n_blocks=len(query_blocks.sizes),
         key_tiles=key_tiles,
     )

@@ -2,9 +2,10 @@ r"""How often keys are drawn: rates for every block of queries and tile of keys.
 
 A key j is drawn for block a with probability
 :math:`\pi_{aj} = \min(1, \lambda\sqrt{V_{ab}}|x_j|)`, where :math:`V_{ab}` is the mean of
-:math:`K^2` over pairs of the block and the key's tile b that were not found. The variance of the product is :math:`\sum_{ij}(1/\pi_{aj}-1)K_{ij}^2x_j^2`, its cost
-:math:`\sum_{aj}|a|\pi_{aj}`; this choice has the least cost for a given variance, and one number
-:math:`\lambda`, found by bisection, meets the variance asked for.
+:math:`K^2` over pairs of the block and the key's tile b that were not found. The variance of the
+product is :math:`\sum_{ij}(1/\pi_{aj}-1)K_{ij}^2x_j^2`, its cost :math:`\sum_{aj}|a|\pi_{aj}`. This
+choice has the least cost for a given variance, and one number :math:`\lambda`, found by bisection,
+meets the variance asked for.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Rates:
 class Entries:
     """Sizes of the entries of x: their root mean square in every tile, and one common shape.
 
-    The mean over a tile of min(1, c |x|) and of x^2 (1/min(1, c |x|) - 1) are then functions of
+    The means over a tile of ``pi = min(1, c |x|)`` and of ``x^2 (1/pi - 1)`` are then functions of
     one number, c times the tile's root mean square, and are tabulated.
     """
 

@@ -44,7 +44,8 @@ def draw(
         query_blocks.start,
         key_tiles.order,
         key_tiles.start,
-        rate.astype(np.float32),
+        # A rate beyond float32 means certainty, and so does the largest rate in it.
+        np.minimum(rate, np.finfo(np.float32).max).astype(np.float32),
         seed,
         stream,
     )

@@ -1,0 +1,326 @@
+"""Run the stages of the engine and draw what they do: python docs/make_engine_pictures.py.
+
+Writes docs/_static/engine_*.png and prints the numbers quoted in docs/how_it_works.md. Needs
+matplotlib. About a minute and a half on two cores.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import LogNorm
+from PIL import Image
+
+import approxkmv as akmv
+from approxkmv.datasets import clusters, vectors
+from approxkmv.engine import planner
+from approxkmv.engine.near import search_neighbours, search_tilings
+from approxkmv.engine.order import Blocks, norm_order
+from approxkmv.engine.pilot import Pilot, run_pilot
+from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
+from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
+from approxkmv.leaves import FoundPairs, merge_pairs
+
+OUT = Path(__file__).parent / "_static"
+BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#767676"
+N, SEED, EPS = 32_768, 0, 0.1
+ROWS_PER_BLOCK, KEYS_PER_TILE = planner._ROWS_PER_BLOCK, planner._KEYS_PER_TILE
+
+
+@dataclass(frozen=True)
+class Stages:
+    """One problem, and what the first stages make of it."""
+
+    kernel: ExactKernel
+    bandwidth: float
+    x: np.ndarray
+    query_blocks: Blocks
+    key_tiles: Blocks
+    threshold: float
+    pilot: Pilot
+
+    def rates(self, found: FoundPairs) -> Rates:
+        missed = self.pilot.missed_squares(found)
+        return self.rates_for(self.pilot.per_pair(self.pilot.light + missed))
+
+    def rates_for(self, moment: np.ndarray) -> Rates:
+        allowed = (EPS * np.linalg.norm(self.x)) ** 2
+        entries = Entries(self.x, self.key_tiles)
+        blocks = self.query_blocks, self.key_tiles
+        return solve_rates(smoothed(moment), entries, *blocks, planner._AIM * allowed)
+
+
+def first_stages() -> Stages:
+    queries, keys, bandwidth = clusters(N, 64, rng=SEED)
+    x = vectors(N, SEED)["gauss"]
+    kernel = prepare(queries, keys, bandwidth)
+    query_blocks, key_tiles = norm_order(kernel.geometry, ROWS_PER_BLOCK, KEYS_PER_TILE)
+    pilot = run_pilot(
+        kernel.geometry,
+        x,
+        query_blocks,
+        key_tiles,
+        rows_per_block=planner._PILOT_ROWS,
+        threshold=4 * EPS / np.sqrt(N),
+        rng=np.random.default_rng(SEED),
+        n_threads=None,
+    )
+    return Stages(kernel, bandwidth, x, query_blocks, key_tiles, pilot.threshold, pilot)
+
+
+def save(figure: plt.Figure, name: str) -> None:
+    """Write a PNG of 128 colours: half of the size of one in full colour."""
+    full = io.BytesIO()
+    figure.savefig(full, dpi=110, bbox_inches="tight")
+    plt.close(figure)
+    Image.open(full).convert("RGB").quantize(128).save(OUT / f"engine_{name}.png", optimize=True)
+
+
+def plain(axes: plt.Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def heat(axes: plt.Axes, values: np.ndarray, title: str, norm: LogNorm, label: str) -> None:
+    """A matrix of blocks and tiles, smallest norms in the corner at the top left."""
+    image = axes.imshow(values, norm=norm, cmap="viridis", interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel("tiles of keys, by norm →", fontsize=8)
+    axes.set_ylabel("← blocks of queries, by norm", fontsize=8)
+    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label(label, fontsize=8)
+
+
+def draw_order(s: Stages) -> None:
+    """Mean squares of the light entries, tile by tile, in the order of the data and of norms."""
+    figure, (before, after, norms) = plt.subplots(
+        1, 3, figsize=(9.6, 2.9), width_ratios=(1, 1, 0.9), layout="constrained"
+    )
+    rng = np.random.default_rng(SEED)
+    some = 32  # queries of each block, and every key
+    maps = []
+    unordered = np.arange(N)
+    for query_order, key_order in (
+        (unordered, unordered),
+        (s.query_blocks.order, s.key_tiles.order),
+    ):
+        means = []
+        for start in range(0, N, ROWS_PER_BLOCK):
+            rows = rng.choice(query_order[start : start + ROWS_PER_BLOCK], some, replace=False)
+            K = gaussian_kernel(s.kernel.queries[rows], s.kernel.keys[key_order], s.bandwidth)
+            K[s.threshold <= K] = 0  # near pairs are searched for, not drawn
+            means.append((K**2).reshape(some, -1, KEYS_PER_TILE).mean(axis=(0, 2)))
+        maps.append(np.array(means))
+    norm = LogNorm(maps[1].min(), maps[1].max())
+    heat(before, maps[0], "In the order of the data", norm, "")
+    heat(after, maps[1], "In the order of norms", norm, "mean $K^2$, near pairs left out")
+    before.set_xlabel("tiles of keys", fontsize=8)
+    before.set_ylabel("blocks of queries", fontsize=8)
+    print(
+        f"order: light second moment over tiles, in data order {np.ptp(np.log10(maps[0])):.1f} "
+        f"decades, in norm order {np.ptp(np.log10(maps[1])):.1f}"
+    )
+    moved = s.kernel.keys[s.key_tiles.order] - s.kernel.geometry.centre
+    lengths = np.linalg.norm(moved, axis=1) / s.bandwidth
+    norms.plot(lengths, color=BLUE, lw=1.5)
+    for start in s.key_tiles.start[:: len(s.key_tiles.start) // 8]:
+        norms.axvline(start, color=GREY, lw=0.5, alpha=0.6)
+    plain(norms, "Keys sorted by norm", "key (every 8th tile begins at a line)", "norm / bandwidth")
+    norms.xaxis.label.set_size(8)
+    norms.set_xlim(0, N)
+    norms.set_xticks([0, N // 2, N], ["0", "16,384", "32,768"])
+    save(figure, "order")
+
+
+def draw_rates(s: Stages, found: FoundPairs) -> None:
+    """Second moments of the pilot, pooled; and the shares of keys that are drawn."""
+    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.1), layout="constrained")
+    raw = s.pilot.per_pair(s.pilot.light + s.pilot.missed_squares(found))
+    pooled = smoothed(raw)
+    title = f"Pilot: mean $K^2$ of {planner._PILOT_ROWS} rows"
+    limits = LogNorm(max(raw[raw > 0].min(), pooled.min() / 3), raw.max())
+    heat(
+        axes[0],
+        np.maximum(raw, limits.vmin),
+        title,
+        limits,
+        "",
+    )
+    heat(axes[1], pooled, "Pooled over neighbours: $V_{ab}$", limits, "")
+    rates = s.rates(found)
+    size = np.abs(s.x[s.key_tiles.order])
+    drawn = np.array(
+        [
+            [
+                np.minimum(1, rate * size[first:last]).mean()
+                for rate, first, last in zip(
+                    row, s.key_tiles.start[:-1], s.key_tiles.start[1:], strict=True
+                )
+            ]
+            for row in rates.rate
+        ]
+    )
+    heat(axes[2], 100 * drawn, "Keys drawn, %", LogNorm(100 * drawn.min(), 100 * drawn.max()), "")
+    print(
+        f"rates: share drawn {drawn.mean():.2%}, from {drawn.min():.2%} to {drawn.max():.1%}; "
+        f"predicted error {np.sqrt(rates.variance) / np.linalg.norm(s.x):.3f} |x|"
+    )
+    flat = s.rates_for(np.full_like(raw, raw.mean()))
+    print(f"one rate for all tiles would need {flat.pairs / N**2:.2%} of the pairs")
+    save(figure, "rates")
+
+
+def draw_near(s: Stages) -> FoundPairs:
+    """Near pairs found after each tiling, with and without neighbours of neighbours."""
+    figure, (recall, cost) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
+    last = FoundPairs.none(N)
+    for neighbours, colour, name in (
+        (False, GREY, "tilings alone"),
+        (True, BLUE, "and neighbours"),
+    ):
+        found = FoundPairs.none(N)
+        rng = np.random.default_rng(SEED)
+        shares, needed = [0.0], [s.rates(found).pairs / N**2]
+        weights = s.pilot.near_square
+        for _ in range(12):
+            new = search_tilings(
+                s.kernel.geometry, found, 1, threshold=s.threshold, rng=rng, n_threads=None
+            )
+            found = merge_pairs(found, *new)
+            if neighbours:
+                new = search_neighbours(
+                    s.kernel.geometry, s.bandwidth, found, threshold=s.threshold, n_threads=None
+                )
+                found = merge_pairs(found, *new)
+            shares.append(float(weights[~s.pilot.missed(found)].sum() / weights.sum()))
+            needed.append(s.rates(found).pairs / N**2)
+        print(f"near, {name}: found {np.round(shares, 4).tolist()}")
+        print(f"  pairs needed, share of n²: {np.round(needed, 4).tolist()}")
+        recall.plot(100 * np.array(shares), "o-", ms=3.5, color=colour, label=name)
+        cost.plot(100 * np.array(needed), "o-", ms=3.5, color=colour, label=name)
+        last = found
+    recall.set_ylim(0, 103)
+    recall.legend(frameon=False, fontsize=8, loc="lower right")
+    plain(recall, "Squared weight of near pairs found, %", "tilings", "")
+    cost.set_yscale("log")
+    cost.axhline(100, color=RED, lw=1)
+    cost.text(12, 80, "exact product", color=RED, fontsize=8, ha="right", va="top")
+    all_known = s.rates_for(s.pilot.per_pair(s.pilot.light)).pairs / N**2
+    cost.axhline(100 * all_known, color=GREEN, lw=1, ls="--")
+    cost.text(0, 80 * all_known, "all near pairs known", color=GREEN, fontsize=8, va="top")
+    cost.set_ylim(40 * all_known, 180)
+    cost.yaxis.set_major_formatter("{x:g}")
+    plain(cost, f"Pairs to draw for eps = {EPS:g}, % of n²", "tilings", "")
+    print(f"  all near pairs known: {all_known:.4f}; found per query {len(last.cols) / N:.1f}")
+    save(figure, "near")
+    return last
+
+
+def draw_error(s: Stages) -> None:
+    """True and estimated error against the pairs computed, for several eps and vectors."""
+    figure, (errors, estimates) = plt.subplots(1, 2, figsize=(9.2, 3.8), layout="constrained")
+    tolerances = (0.5, 0.3, 0.2, 0.1, 0.05, 0.03)
+    colours = dict(zip(tolerances, plt.cm.plasma(np.linspace(0.85, 0, 6)), strict=True))
+    markers = {"ones": "s", "gauss": "o", "t2": "^"}
+    for kind, marker in markers.items():
+        runs = error_runs(s, kind, tolerances)
+        for eps, share, true, guess in runs:
+            style = {"ms": 4.5, "color": colours[eps], "mew": 0, "alpha": 0.9}
+            errors.plot(100 * share, true, marker, **style)
+            estimates.plot(guess, true, marker, **style)
+        estimates.plot([], [], marker, ms=4.5, color=GREY, mew=0, label=f"x = {kind}")
+    for eps, colour in colours.items():
+        errors.axhline(eps, color=colour, lw=0.8, ls=":")
+        errors.text(102, eps, f"eps = {eps:g}", color=colour, fontsize=8, va="center")
+    shares, uniform, zero = uniform_errors(s)
+    errors.plot(100 * shares, uniform, color=GREY, lw=1)
+    errors.text(20, 2.5, "uniform sample of keys", color=GREY, fontsize=8)
+    errors.axhline(zero, color=RED, lw=1, ls="--")
+    errors.text(3.1, zero * 1.08, "y = 0", color=RED, fontsize=8, va="bottom")
+    ticks = (0.01, 0.03, 0.1, 0.3, 1, 3)
+    for axes, along in ((errors, (3, 10, 30, 100)), (estimates, (0.01, 0.03, 0.1, 0.3))):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis, places in ((axes.xaxis, along), (axes.yaxis, ticks)):
+            axis.set_major_locator(matplotlib.ticker.FixedLocator(places))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_locator(matplotlib.ticker.NullLocator())
+    errors.set_xlim(3, 100)
+    errors.set_ylim(0.009, 6)
+    plain(errors, "Error against pairs computed, all stages", "% of n²", "true error / |x|")
+    line = np.array([0.01, 0.4])
+    estimates.plot(line, line, color=GREY, lw=1)
+    estimates.legend(frameon=False, fontsize=8, loc="upper left")
+    plain(estimates, "Estimated and true error", "info.error_estimate", "true error / |x|")
+    save(figure, "error")
+
+
+def error_runs(
+    s: Stages, kind: str, tolerances: tuple[float, ...]
+) -> list[tuple[float, float, float, float]]:
+    """(eps, share of pairs, true error, estimate) of sampled products with three seeds each."""
+    x = vectors(N, SEED)[kind]
+    options = {"bandwidth": s.bandwidth, "return_info": True}
+    exact, info = akmv.matvec(s.kernel.queries, s.kernel.keys, x, method="exact", **options)
+    print(f"error, x = {kind}: |Kx| / |x| {info.product_norm:.2f}")
+    runs = []
+    for eps in tolerances:
+        for seed in range(3):
+            y, info = akmv.matvec(s.kernel.queries, s.kernel.keys, x, eps=eps, rng=seed, **options)
+            true = float(np.linalg.norm((y - exact).astype(np.float64)) / np.linalg.norm(x))
+            share = info.pairs / info.pairs_exact
+            print(
+                f"  eps {eps:g}: {info.method}, pairs {share:.1%}, error {true:.3f}, "
+                f"estimate {info.error_estimate:.3f}, draws {info.plan.numbers.get('draws')}"
+            )
+            if info.method == "sampled":
+                runs.append((eps, share, true, info.error_estimate))
+    eps, _, true, guess = np.array(runs).T
+    print(
+        f"  largest error / eps {np.max(true / eps):.2f}; "
+        f"estimate / true {np.min(guess / true):.2f} to {np.max(guess / true):.2f}"
+    )
+    return runs
+
+
+def uniform_errors(s: Stages) -> tuple[np.ndarray, np.ndarray, float]:
+    """Errors of uniform samples of keys by their shares, and of zero, for the Gaussian x."""
+    options = {"bandwidth": s.bandwidth, "method": "exact"}
+    exact = akmv.matvec(s.kernel.queries, s.kernel.keys, s.x, **options)
+    shares = np.array([0.05, 0.1, 0.2, 0.4, 0.7, 0.9])
+    errors = []
+    for share in shares:
+        drawn = np.random.default_rng(SEED).permutation(N)[: int(share * N)]
+        weights = (s.x[drawn] / share).astype(np.float32)
+        y = akmv.matvec(s.kernel.queries, s.kernel.keys[drawn], weights, **options)
+        errors.append(float(np.linalg.norm(y - exact) / np.linalg.norm(s.x)))
+    print(
+        "uniform sample of keys:",
+        dict(zip(shares.tolist(), np.round(errors, 2).tolist(), strict=True)),
+    )
+    return shares, np.array(errors), float(np.linalg.norm(exact) / np.linalg.norm(s.x))
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    stages = first_stages()
+    print(f"bandwidth {stages.bandwidth:.3f}, threshold {stages.threshold:.4f}")
+    draw_order(stages)
+    draw_rates(stages, draw_near(stages))
+    draw_error(stages)
+
+
+if __name__ == "__main__":
+    main()

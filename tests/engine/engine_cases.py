@@ -1,0 +1,76 @@
+"""Small cases whose kernel matrix fits in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from approxkmv.engine.order import Blocks, norm_order
+from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
+from approxkmv.leaves import FoundPairs, Geometry
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    kernel: ExactKernel
+    bandwidth: float
+    K: np.ndarray  # as the definition has it
+    query_blocks: Blocks
+    key_tiles: Blocks
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.kernel.geometry
+
+    def rounding(self, dtype: Any) -> float:
+        """Largest relative error of a kernel value: what rounding does to its exponent.
+
+        Inner products of d terms are off by d + 4 units of the product of the norms, the shifts
+        and the last operations by 4 more; R bounds the norms, in bandwidths.
+        """
+        g = self.geometry
+        centre = np.median(g.keys, axis=0)
+        norms = [((p - centre) ** 2).sum(axis=1).max() for p in (g.queries, g.keys)]
+        radius = max(norms) / self.bandwidth**2
+        unit = float(np.finfo(dtype).eps) / 2
+        return float(np.expm1((g.keys.shape[1] + 8) * unit * radius)) + 4 * unit
+
+    def pairs(self, threshold: float, recall: float = 1.0) -> FoundPairs:
+        """A share of the pairs with value >= threshold."""
+        near = np.greater_equal(self.K, threshold)
+        near &= np.random.default_rng(9).random(near.shape) < recall
+        rows, cols = near.nonzero()
+        indptr = np.searchsorted(rows, np.arange(len(self.K) + 1)).astype(np.int64)
+        return FoundPairs(indptr, cols.astype(np.int32), self.K[rows, cols].astype(np.float32))
+
+
+def clustered(
+    m: int = 300,
+    n: int = 400,
+    d: int = 6,
+    *,
+    rows_per_block: int = 64,
+    keys_per_tile: int = 50,
+    seed: int = 0,
+    dtype: Any = np.float64,
+    differences: bool = False,
+) -> Case:
+    """Points around n/16 centres, with norms spread over a factor of a few; row sums about 10."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((n // 16, d)) * np.exp(0.5 * rng.standard_normal((n // 16, 1)))
+    queries, keys = (
+        (centres[rng.integers(0, n // 16, k)] + 0.3 * rng.standard_normal((k, d))).astype(dtype)
+        for k in (m, n)
+    )
+    bandwidth = 0.6
+    kernel = prepare(queries, keys, bandwidth, differences=differences)
+    blocks, tiles = norm_order(kernel.geometry, rows_per_block, keys_per_tile)
+    return Case(kernel, bandwidth, gaussian_kernel(queries, keys, bandwidth), blocks, tiles)
+
+
+def inclusion(case: Case, rate: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Probabilities (n_queries, n_keys) with which a key is drawn for a query's block."""
+    of_pair = rate[case.query_blocks.block_of][:, case.key_tiles.block_of]
+    return np.minimum(1.0, of_pair * np.abs(x))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from approxkmv.datasets import clusters
+from approxkmv.engine import planner
+from approxkmv.engine.outcome import Outcome
+from approxkmv.exact import prepare
+
+
+def outcome_of(points: Any, x: np.ndarray, *, eps: float = 0.1, seed: int = 0) -> Outcome:
+    kernel = prepare(points.queries, points.keys, points.bandwidth)
+    return planner.sampled(
+        kernel, points.bandwidth, x, eps=eps, delta=0.05, rng=np.random.default_rng(seed)
+    )
+
+
+def test_small_products_are_not_looked_at() -> None:
+    assert not planner.worth_a_look(100, 100, 64)
+    assert not planner.worth_a_look(4096, 4096, 64)
+    assert planner.worth_a_look(10**6, 10**6, 2)
+
+
+def test_zero_needs_no_draws() -> None:
+    outcome = outcome_of(clusters(2048, 16, rng=0), np.zeros(2048, np.float32))
+    assert outcome.sample is None
+    assert outcome.pairs == 0
+    assert "zero" in outcome.reason
+
+
+def test_sampled_product_says_what_it_did() -> None:
+    """Pairs are counted, stages timed, and the estimate is below what is allowed."""
+    points = clusters(8192, 64, rng=0)
+    x = np.random.default_rng(0).standard_normal(8192).astype(np.float32)
+    outcome = outcome_of(points, x)
+    assert outcome.sample is not None
+    assert outcome.sample.pairs < outcome.pairs < 8192**2
+    assert {"order", "pilot", "draw"} <= set(outcome.seconds)
+    assert min(outcome.seconds.values()) >= 0
+    allowed = (0.1 * float(np.linalg.norm(x))) ** 2
+    assert max(outcome.sample.upper, outcome.sample.checked) <= allowed
+    assert outcome.sample.variance <= outcome.sample.upper
+
+
+def test_a_larger_error_costs_fewer_pairs() -> None:
+    points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
+    samples = [outcome_of(points, x, eps=eps).sample for eps in (0.3, 0.03)]
+    pairs = [math.inf if sample is None else sample.pairs for sample in samples]
+    assert pairs[0] < pairs[1]
+
+
+@pytest.mark.parametrize("mean_row_sum", [500.0, 3000.0])
+def test_dense_kernels_are_left_to_the_exact_product(mean_row_sum: float) -> None:
+    """Rows that sum to a large share of the number of keys: no draws are made."""
+    points = clusters(4096, 8, mean_row_sum=mean_row_sum, rng=0)
+    outcome = outcome_of(points, np.ones(4096, np.float32), eps=0.03)
+    assert outcome.sample is None
+    assert "draw" not in outcome.seconds

@@ -1,0 +1,139 @@
+"""Rates against the formulae they come from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_cases import Case, clustered, inclusion
+
+from approxkmv.engine.near import NewPairs
+from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
+
+
+def even_vector(case: Case) -> np.ndarray:
+    """Signed entries with the same sizes in every tile of 50 keys, but for a factor of the tile."""
+    rng = np.random.default_rng(0)
+    sizes = np.exp(rng.standard_normal(50))
+    x = np.empty(len(case.key_tiles.order))
+    for tile, (a, b) in enumerate(
+        zip(case.key_tiles.start[:-1], case.key_tiles.start[1:], strict=True)
+    ):
+        x[case.key_tiles.order[a:b]] = rng.permutation(sizes) * (1 + tile) / 50
+    return x * rng.choice([-1.0, 1.0], len(x))
+
+
+def true_moments(case: Case) -> np.ndarray:
+    """Means of K^2 over the pairs of each block and tile."""
+    of_block = case.query_blocks.block_of[:, None] == np.arange(len(case.query_blocks.sizes))
+    of_tile = case.key_tiles.block_of[:, None] == np.arange(len(case.key_tiles.sizes))
+    sums = of_block.T.astype(float) @ case.K**2 @ of_tile
+    return sums / np.outer(case.query_blocks.sizes, case.key_tiles.sizes)
+
+
+def expanded(case: Case, of_tiles: np.ndarray) -> np.ndarray:
+    return of_tiles[case.query_blocks.block_of][:, case.key_tiles.block_of]
+
+
+def direct(case: Case, rate: np.ndarray, x: np.ndarray) -> tuple[float, float]:
+    """Variance and cost by the formulae, pair by pair, with V in place of K^2."""
+    pi = inclusion(case, rate, x)
+    terms = expanded(case, true_moments(case)) * x**2
+    return float(((1 / pi - 1) * terms).sum()), float(pi.sum())
+
+
+def solved(case: Case, x: np.ndarray, share: float) -> tuple[Rates, float]:
+    target = share * float((case.K**2 @ x**2).sum())
+    entries = Entries(x, case.key_tiles)
+    return (
+        solve_rates(true_moments(case), entries, case.query_blocks, case.key_tiles, target),
+        target,
+    )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 1.0, 10.0])
+def test_predicted_variance_is_the_target_and_is_true(share: float) -> None:
+    """With true second moments V in place of K^2 the prediction equals the direct formula.
+
+    x has the same sizes in every tile of 50 keys, so that only two errors are left:
+    bisection to 0.001 in the logarithm of the rate, which moves the variance by no more than that
+    share of sum V x^2 / pi; and interpolation between rates h = 0.2 apart in the logarithm, by
+    at most h^2/8 of the same sum (plus h/4 V x^2 where pi passes through 1 within h).
+    """
+    case = clustered()
+    x = even_vector(case)
+    rates, target = solved(case, x, share)
+    of_pair = expanded(case, rates.rate) * np.abs(x)
+    terms = expanded(case, true_moments(case)) * x**2
+    whole = float((terms / np.minimum(1.0, of_pair)).sum())
+    kinks = float(terms[np.abs(np.log(of_pair)) < 0.2].sum())
+    assert abs(rates.variance - target) <= 1e-3 * whole
+    variance, cost = direct(case, rates.rate, x)
+    allowed = (0.2**2 / 8 * np.exp(0.2) + 1e-3) * whole + 0.2 / 4 * kinks
+    assert abs(variance - target) <= allowed < 0.2 * target + 0.02 * whole
+    assert abs(rates.pairs - cost) <= 0.02 * cost
+
+
+@pytest.mark.parametrize("share", [0.1, 3.0])
+def test_no_other_rates_are_better(share: float) -> None:
+    """Twenty random changes of the rates, scaled back to the same cost, all raise the variance."""
+    case = clustered()
+    x = even_vector(case)
+    rates, _ = solved(case, x, share)
+    variance, cost = direct(case, rates.rate, x)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        changed = rates.rate * np.exp(0.3 * rng.standard_normal(rates.rate.shape))
+        low, high = -2.0, 2.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            too_dear = direct(case, np.exp(middle) * changed, x)[1] > cost
+            low, high = (low, middle) if too_dear else (middle, high)
+        other, same_cost = direct(case, np.exp(high) * changed, x)
+        assert same_cost == pytest.approx(cost, rel=1e-9)
+        assert other > variance
+
+
+def test_a_smaller_target_costs_more() -> None:
+    case = clustered()
+    x = np.random.default_rng(0).standard_normal(400)
+    pairs = [solved(case, x, share)[0].pairs for share in (100.0, 1.0, 0.1, 0.001, 0.0)]
+    assert (np.diff(pairs) > 0).all()
+    assert pairs[-1] <= case.K.size * (1 + 1e-9)
+
+
+def test_zero_entries_are_never_drawn() -> None:
+    """They cost nothing and have no variance, whole tiles of them too."""
+    case = clustered()
+    x = np.random.default_rng(0).standard_normal(400)
+    x[case.key_tiles.order[:100]] = 0
+    rates, _ = solved(case, x, 0.5)
+    assert np.isfinite(rates.rate).all()
+    assert np.isfinite([rates.pairs, rates.variance]).all()
+    assert rates.pairs <= 300 * 300
+
+
+def test_variance_of_pairs() -> None:
+    """Variance of a list of pairs left to the draws: the direct formula over the list."""
+    case = clustered()
+    x = np.random.default_rng(0).standard_normal(400)
+    rates, _ = solved(case, x, 1.0)
+    found = case.pairs(0.1)
+    pi = inclusion(case, rates.rate, x)[found.rows, found.cols]
+    want = ((1 / pi - 1) * (found.values * x[found.cols]) ** 2).sum()
+    new = NewPairs(found.rows, found.cols, found.values)
+    got = rates.variance_of(new, x, case.query_blocks, case.key_tiles)
+    assert got == pytest.approx(want, rel=1e-6)
+
+
+def test_smoothed_moments() -> None:
+    """Never 0, never below a thousandth of the block's mean; a flat surface stays flat."""
+    flat = smoothed(np.full((6, 9), 2.0))
+    np.testing.assert_allclose(flat, flat[0, 0])
+    assert 2.0 <= flat[0, 0] <= 2.01
+    peak = np.zeros((20, 30))
+    peak[10, 15] = 1.0
+    spread = smoothed(peak)
+    assert (spread > 0).all()
+    assert (spread[10] >= 1e-3 * peak[10].mean()).all()
+    assert spread.argmax() == peak.argmax() or spread.max() == pytest.approx(spread[10, 15])
+    assert (smoothed(np.zeros((3, 3))) > 0).all()
