@@ -17,7 +17,7 @@ from approxkmv import _check, leaves
 from approxkmv._check import Rng
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
-from approxkmv.engine.outcome import Outcome
+from approxkmv.engine.outcome import Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
@@ -354,14 +354,14 @@ def _sampled_product(
     n_threads: int | None,
 ) -> tuple[Array | None, ProductInfo | None, Outcome]:
     """The product, if sampling is predicted to pay and met its error; and what was decided."""
-    from approxkmv.engine.planner import sampled, worth_a_look
-
     if eps == 0:
         return None, None, Outcome("no error is allowed")
     if x.size != len(keys):
         return None, None, Outcome("several columns are computed exactly")
     if not worth_a_look(len(queries), len(keys), keys.shape[1]):
         return None, None, Outcome("the product is too small for sampling to pay")
+    from approxkmv.engine.planner import sampled
+
     start = time.perf_counter()
     kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
     columns, exponents = scaled_columns(x, keys.dtype)

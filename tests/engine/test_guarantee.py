@@ -22,7 +22,7 @@ from scipy.stats import binom
 
 import approxkmv as akmv
 from approxkmv.datasets import clusters
-from approxkmv.engine import planner
+from approxkmv.engine import outcome
 from approxkmv.exact import prepare, product
 
 D = 64
@@ -30,7 +30,7 @@ D = 64
 
 @pytest.fixture(autouse=True)
 def _no_product_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "_SMALLEST_WORK", 0.0)
+    monkeypatch.setattr(outcome, "_SMALLEST_WORK", 0.0)
 
 
 class Data(NamedTuple):

@@ -8,6 +8,7 @@ import pytest
 
 from approxkmv.datasets import clusters
 from approxkmv.engine import planner
+from approxkmv.engine.outcome import worth_a_look
 from approxkmv.engine.outcome import Outcome
 from approxkmv.exact import prepare
 
@@ -20,9 +21,9 @@ def outcome_of(points: Any, x: np.ndarray, *, eps: float = 0.1, seed: int = 0) -
 
 
 def test_small_products_are_not_looked_at() -> None:
-    assert not planner.worth_a_look(100, 100, 64)
-    assert not planner.worth_a_look(4096, 4096, 64)
-    assert planner.worth_a_look(10**6, 10**6, 2)
+    assert not worth_a_look(100, 100, 64)
+    assert not worth_a_look(4096, 4096, 64)
+    assert worth_a_look(10**6, 10**6, 2)
 
 
 def test_zero_needs_no_draws() -> None:

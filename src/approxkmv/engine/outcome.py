@@ -1,10 +1,13 @@
-"""What the engine decided, and what it did."""
+"""What the engine decided, and whether it is worth asking."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from approxkmv.leaves import Array
+
+# Below this many multiply-adds the exact product takes less time than the pilot and the search.
+_SMALLEST_WORK = 6e10
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,3 +30,8 @@ class Outcome:
     pairs: int = 0
     numbers: dict[str, object] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+def worth_a_look(n_queries: int, n_keys: int, n_dims: int) -> bool:
+    """Whether the exact product takes longer than finding out about the data."""
+    return n_queries * n_keys * (n_dims + 24) >= _SMALLEST_WORK

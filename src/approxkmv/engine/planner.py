@@ -27,8 +27,6 @@ from approxkmv.engine.sample import draw
 from approxkmv.exact import ExactKernel
 from approxkmv.leaves import Array, FoundPairs, Geometry, merge_pairs
 
-# Below this many multiply-adds the exact product takes less time than the pilot and the search.
-_SMALLEST_WORK = 6e10
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256
 _FIRST_TILINGS, _MORE_TILINGS, _MOST_TILINGS = 4, 2, 24
@@ -44,11 +42,6 @@ _SAMPLED_PAIR = 1.4
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.6
 _MOST_DRAWS = 4
-
-
-def worth_a_look(n_queries: int, n_keys: int, n_dims: int) -> bool:
-    """Whether the exact product takes longer than finding out about the data."""
-    return n_queries * n_keys * (n_dims + 24) >= _SMALLEST_WORK
 
 
 def sampled(
