@@ -8,8 +8,7 @@ import pytest
 
 from approxkmv.datasets import clusters
 from approxkmv.engine import planner
-from approxkmv.engine.outcome import worth_a_look
-from approxkmv.engine.outcome import Outcome
+from approxkmv.engine.outcome import Outcome, worth_a_look
 from approxkmv.exact import prepare
 
 
