@@ -29,7 +29,7 @@ def products(queries: Any, keys: Any, x: Any, bandwidth: float) -> dict[str, Pro
     return rivals
 
 
-def torch_blocked(folded_queries: Any, folded_keys: Any, x: Any, block: int = 1024) -> Product:
+def torch_blocked(folded_queries: Any, folded_keys: Any, x: Any, block: int = 512) -> Product:
     """PyTorch's matrix product and in-place exponential, a block of queries at a time."""
     import torch
 

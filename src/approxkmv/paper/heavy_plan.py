@@ -17,8 +17,9 @@ from approxkmv.paper.hashing import E2LSH, HashFamily, n_tables_for_recall, reca
 
 Array = npt.NDArray[np.floating]
 
-# Nanoseconds on one 2.6 GHz core (AMD EPYC, family 25), float32, 65,536 points, measured at 16, 64
-# and 128 dimensions and fitted by a line. Only their ratios matter to the choice.
+# Nanoseconds on one 2.6 GHz core (AMD EPYC, family 25), float32, 65,536 points. The first three
+# were fitted roughly by a line to 16, 64 and 128 dimensions, the last was measured at 64. Only
+# their ratios matter to the choice.
 HASH_BIT = (1.5, 0.085)  # per point and bit: constant, per dimension
 JOIN_POINT = 65.0  # per point and table: sort, join
 CANDIDATE = (8.0, 0.17)  # per pair met in a table
