@@ -5,6 +5,7 @@
 #include "pairs.hpp"
 #include "philox.hpp"
 #include "product.hpp"
+#include "pilot.hpp"
 #include "sampled.hpp"
 #include "threads.hpp"
 
@@ -174,7 +175,7 @@ Geometry<T> geometry(const Matrix<const T> &queries, const Matrix<const T> &keys
           differences};
 }
 
-nb::tuple new_pairs(const PairLists &parts) {
+nb::tuple new_pairs(PairLists parts) {
   std::size_t n = 0;
   for (const auto &part : parts) n += part.size();
   std::vector<std::int32_t> rows, cols;
@@ -182,12 +183,14 @@ nb::tuple new_pairs(const PairLists &parts) {
   rows.reserve(n);
   cols.reserve(n);
   values.reserve(n);
-  for (const auto &part : parts)
+  for (auto &part : parts) {
     for (const NewPair &pair : part) {
       rows.push_back(pair.row);
       cols.push_back(pair.col);
       values.push_back(pair.value);
     }
+    part = {};  // its memory is needed elsewhere: there may be ten million pairs
+  }
   return nb::make_tuple(handed_over(std::move(rows)), handed_over(std::move(cols)),
                         handed_over(std::move(values)));
 }
@@ -200,48 +203,75 @@ void bind_random_tiling(Matrix<const float> key_projections, Matrix<const float>
                         Vector<std::int32_t> key_order, Vector<std::int32_t> query_order,
                         Vector<std::int64_t> key_start, Vector<std::int64_t> query_start) {
   nb::gil_scoped_release released;
-  random_tiling(key_projections.data(), key_projections.shape(1), query_projections.data(),
-                query_projections.shape(1), int(key_projections.shape(0)), key_order.data(),
+  random_tiling(key_projections.data(), key_projections.shape(0), query_projections.data(),
+                query_projections.shape(0), int(key_projections.shape(1)), key_order.data(),
                 query_order.data(), key_start.data(), query_start.data());
 }
 
 template <class T>
-nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
-                         Vector<const double> query_shift, Vector<const double> key_shift,
-                         Vector<const double> centre, double factor, T slope, bool differences,
-                         Int32s query_order, Int32s key_order, Int64s query_start, Int64s query_stop,
-                         Int64s key_start, Int64s key_stop, T floor, Int64s found_indptr,
-                         Int32s found_cols, Vector<const float> found_values, const std::string &isa,
-                         int n_threads) {
+void bind_project(Matrix<const T> points, Int32s index, Vector<const double> centre,
+                  Matrix<const float> basis, Matrix<float> out, const std::string &isa,
+                  int n_threads) {
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return project(rows_of(points), index.data(), index.shape(0), centre.data(), basis.data(),
+                   basis.shape(1), table, n_threads, poll, out.data());
+  });
+}
+
+template <class T>
+nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
+                          Vector<const double> query_shift, Vector<const double> key_shift,
+                          Vector<const double> centre, double factor, T slope, bool differences,
+                          Int32s rows, Int32s key_order, Int64s tile_start, Vector<const T> x, T floor,
+                          Matrix<double> products, Matrix<double> squares, const std::string &isa,
+                          int n_threads) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
-  const TileRanges tiles{query_start.data(), query_stop.data(), key_start.data(), key_stop.data(),
-                         query_start.shape(0)};
-  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const PilotRows<T> pilot{rows.data(),       rows.shape(0),     key_order.data(),
+                           tile_start.data(), tile_start.shape(0) - 1, x.data(),
+                           floor,             products.data(),   squares.data()};
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
+  run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); });
+  return new_pairs(std::move(parts));
+}
+
+template <class T>
+nb::tuple bind_cell_pairs(Matrix<const T> queries, Matrix<const T> keys, double slope,
+                          double threshold, Matrix<const float> query_sketches, Int32s query_index,
+                          Vector<const float> radius_squared, Matrix<const float> key_sketches,
+                          Int32s key_index,
+                          Int32s query_order, Int32s key_order, Int64s query_start, Int64s key_start,
+                          Int64s found_indptr, Int32s found_cols, Vector<const float> found_values,
+                          const std::string &isa, int n_threads) {
+  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const Sketches of_queries{query_sketches.data(), query_index.data(), radius_squared.data(),
+                            query_sketches.shape(1)};
+  const Sketches of_keys{key_sketches.data(), key_index.data(), nullptr, key_sketches.shape(1)};
+  PairLists parts;
   run([&](const Poll &poll) {
-    return tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
-                     poll, parts);
+    return cell_pairs(rows_of(queries), rows_of(keys), slope, threshold, of_queries, of_keys,
+                      query_order.data(), key_order.data(), query_start.data(),
+                      key_start.data(), key_start.shape(0) - 1, known, kernels(isa), n_threads, poll,
+                      parts);
   });
-  return new_pairs(parts);
+  return new_pairs(std::move(parts));
 }
 
 template <class T>
 nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T> keys, double slope,
                                         Int64s found_indptr, Int32s found_cols,
-                                        Vector<const float> found_values, Int64s sharing_indptr,
-                                        Int32s sharing, float least, int width, double threshold,
-                                        const std::string &isa, int n_threads) {
+                                        Vector<const float> found_values, float least, int width,
+                                        double threshold, const std::string &isa, int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known,
-                                    sharing_indptr.data(), sharing.data(), least, width, threshold,
-                                    table, n_threads, poll, parts);
+    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, least, width,
+                                    threshold, table, n_threads, poll, parts);
   });
-  return new_pairs(parts);
+  return new_pairs(std::move(parts));
 }
 
 nb::tuple bind_merge_pairs(Int64s indptr, Int32s cols, Vector<const float> values, Int32s new_rows,
@@ -264,7 +294,7 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                           Matrix<const float> rate, Vector<const double> prefix, std::uint64_t seed,
                           std::uint64_t stream, Int64s found_indptr, Int32s found_cols,
                           Vector<const float> found_values, Vector<const T> x, Vector<T> out,
-                          Vector<double> variance, Vector<std::int64_t> n_drawn,
+                          Vector<double> variance, Vector<double> mass, Vector<std::int64_t> n_drawn,
                           const std::string &isa, int n_threads) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
@@ -274,7 +304,7 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                       stream};
   const auto found = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
-  const SampledSums<T> sums{out.data(), variance.data(), n_drawn.data()};
+  const SampledSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
   run([&](const Poll &poll) {
     return sampled_product(g, plan, found, x.data(), table, n_threads, poll, sums);
   });
@@ -324,23 +354,29 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("scan_ranges", &bind_scan_ranges<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "order"_a.noconvert(), "start"_a.noconvert(), "stop"_a.noconvert(), "slope"_a, "threshold"_a,
         "isa"_a, "n_threads"_a);
-  m.def("tile_hits", &bind_tile_hits<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+  m.def("project", &bind_project<T>, "points"_a.noconvert(), "index"_a.noconvert(),
+        "centre"_a.noconvert(), "basis"_a.noconvert(), "out"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("pilot_rows", &bind_pilot_rows<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
-        "slope"_a, "differences"_a, "query_order"_a.noconvert(), "key_order"_a.noconvert(),
-        "query_start"_a.noconvert(), "query_stop"_a.noconvert(), "key_start"_a.noconvert(),
-        "key_stop"_a.noconvert(), "floor"_a, "found_indptr"_a.noconvert(),
-        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "slope"_a, "differences"_a, "rows"_a.noconvert(), "key_order"_a.noconvert(),
+        "tile_start"_a.noconvert(), "x"_a.noconvert(), "floor"_a, "products"_a.noconvert(),
+        "squares"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("cell_pairs", &bind_cell_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
+        "threshold"_a, "query_sketches"_a.noconvert(), "query_index"_a.noconvert(),
+        "radius_squared"_a.noconvert(), "key_sketches"_a.noconvert(), "key_index"_a.noconvert(),
+        "query_order"_a.noconvert(), "key_order"_a.noconvert(), "query_start"_a.noconvert(),
+        "key_start"_a.noconvert(), "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
+        "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
-        "found_values"_a.noconvert(), "sharing_indptr"_a.noconvert(), "sharing"_a.noconvert(),
-        "least"_a, "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
+        "found_values"_a.noconvert(), "least"_a, "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
   m.def("sampled_product", &bind_sampled_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),
         "key_order"_a.noconvert(), "tile_start"_a.noconvert(), "rate"_a.noconvert(),
         "prefix"_a.noconvert(), "seed"_a, "stream"_a, "found_indptr"_a.noconvert(),
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "x"_a.noconvert(),
-        "out"_a.noconvert(), "variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
+        "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
         "n_threads"_a);
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
 }

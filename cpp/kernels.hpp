@@ -32,7 +32,7 @@ template <class T> struct Tile {
   T slope, ceiling;
   bool differences, online;
   bool row_sums;       // fill `totals`
-  bool squares;        // two columns, the second multiplied by the squared exponentials
+  bool squares;        // three columns, the last two multiplied by the squared exponentials
 
   T *scores;    // scratch [rows][kScoreStride]
   T *lanes;     // out, few columns: [kBlockRows][n_columns] vectors of partial sums
@@ -47,6 +47,11 @@ template <class T> struct Hit {
   T exponent;
 };
 
+// A pair of packed groups with a score of at least zero.
+struct Match {
+  std::int32_t row, key;
+};
+
 template <class T> struct TypedKernels {
   int width;       // lanes of a vector
   int rows;        // queries per strip
@@ -54,9 +59,15 @@ template <class T> struct TypedKernels {
   void (*tile)(const Tile<T> &);
   // Pairs of one panel with exponent >= floor, written to `hits`; their number.
   int (*hits)(const Tile<T> &, T floor, Hit<T> *hits);
+  // Pairs of packed queries [strip][dim][row] and keys [group][dim][key] with <q, k> >= 0.
+  int (*matches)(const T *queries, int n_strips, const T *keys, int n_keys, std::size_t n_dims,
+                 Match *out);
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);
+  // out[s] = sum_l (point[l] - centre[l]) basis[l][s], in single precision.
+  void (*project)(const T *point, const double *centre, std::size_t n_dims, const float *basis,
+                  std::size_t n_out, float *out);
   T (*sum_lanes)(const T *);
   void (*exp)(const T *in, T *out, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);

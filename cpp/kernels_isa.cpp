@@ -30,6 +30,33 @@ template <class T> static T squared_distance(const T *a, const T *b, std::size_t
   return S::sum(sum) + rest;
 }
 
+template <class T>
+static void project(const T *point, const double *centre, std::size_t n_dims, const float *basis,
+                    std::size_t n_out, float *out) {
+  using S = Simd<float>;
+  constexpr std::size_t kPiece = 64;
+  constexpr std::size_t kSums = 4;  // as many as hide the latency of a multiply-add
+  for (std::size_t s = 0; s < n_out; ++s) out[s] = 0;
+  float moved[kPiece];
+  for (std::size_t first = 0; first < n_dims; first += kPiece) {
+    const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
+    for (std::size_t l = 0; l < n; ++l) moved[l] = float(double(point[first + l]) - centre[first + l]);
+    const float *rows = basis + first * n_out;
+    std::size_t s = 0;
+    for (; s + S::kWidth <= n_out; s += S::kWidth) {
+      S::V sums[kSums] = {};
+      std::size_t l = 0;
+      for (; l + kSums <= n; l += kSums)
+        for (std::size_t k = 0; k < kSums; ++k)
+          sums[k] += S::splat(moved[l + k]) * S::load(rows + (l + k) * n_out + s);
+      for (; l < n; ++l) sums[0] += S::splat(moved[l]) * S::load(rows + l * n_out + s);
+      S::store(out + s, S::load(out + s) + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
+    }
+    for (; s < n_out; ++s)
+      for (std::size_t l = 0; l < n; ++l) out[s] += moved[l] * rows[l * n_out + s];
+  }
+}
+
 // As many independent multiply-adds per round as the micro tile has accumulators, and nothing else.
 template <class T> static double fused_multiply_adds(std::size_t rounds) {
   using S = Simd<T>;
@@ -52,7 +79,9 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           Simd<T>::kKeys,
           any_tile<T>,
           any_hits<T>,
+          matches<T>,
           pack_row<T>,
+          project<T>,
           sum_lanes<T>,
           exp_array<T>,
           squared_distance<T>,

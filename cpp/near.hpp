@@ -41,7 +41,31 @@ struct NewPair {
 };
 using PairLists = std::vector<std::vector<NewPair>>;
 
-/// One tiling of `depth` cuts, from projections [cut][point]. Writes both orders, and where the
+/// Fetches the row of a matrix that will be read soon.
+template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
+  for (std::size_t l = 0; l < points.d; l += kAlignment / sizeof(T)) __builtin_prefetch(points[i] + l);
+}
+
+/// Projections [point][direction] of listed points on the columns of `basis` [dim][direction].
+template <class T>
+bool project(const Rows<T> &points, const std::int32_t *index, std::size_t n, const double *centre,
+             const float *basis, std::size_t n_directions, const TypedKernels<T> &kernels,
+             int n_threads, const Poll &poll, float *out) {
+  constexpr std::size_t kPointsPerTask = 4096, kAhead = 8;
+  return parallel_for(
+      (n + kPointsPerTask - 1) / kPointsPerTask, n_threads,
+      [&](std::size_t task, int) {
+        const std::size_t last = std::min(n, (task + 1) * kPointsPerTask);
+        for (std::size_t i = task * kPointsPerTask; i < last; ++i) {
+          if (i + kAhead < last) prefetch(points, index[i + kAhead]);
+          kernels.project(points[index[i]], centre, points.d, basis, n_directions,
+                          out + i * n_directions);
+        }
+      },
+      poll);
+}
+
+/// One tiling of `depth` cuts, from projections [point][cut]. Writes both orders, and where the
 /// queries and keys of each of the 2^depth cells begin. Equal projections stay together.
 inline void random_tiling(const float *key_projections, std::size_t n_keys,
                           const float *query_projections, std::size_t n_queries, int depth,
@@ -56,12 +80,12 @@ inline void random_tiling(const float *key_projections, std::size_t n_keys,
   std::vector<std::pair<float, std::int32_t>> cell;
   for (int level = 0; level < depth; ++level) {
     const std::size_t stride = n_cells >> level;
-    const float *of_key = key_projections + std::size_t(level) * n_keys;
-    const float *of_query = query_projections + std::size_t(level) * n_queries;
+    const auto of_key = [&](std::int32_t i) { return key_projections[std::size_t(i) * depth + level]; };
+    const auto of_query = [&](std::int32_t i) { return query_projections[std::size_t(i) * depth + level]; };
     for (std::size_t c = 0; c < n_cells; c += stride) {
       const std::int64_t first = key_start[c], last = key_start[c + stride];
       cell.clear();
-      for (std::int64_t p = first; p < last; ++p) cell.emplace_back(of_key[key_order[p]], key_order[p]);
+      for (std::int64_t p = first; p < last; ++p) cell.emplace_back(of_key(key_order[p]), key_order[p]);
       float cut = 0;
       if (!cell.empty()) {
         const auto middle = cell.begin() + (last - first) / 2;
@@ -73,72 +97,103 @@ inline void random_tiling(const float *key_projections, std::size_t n_keys,
       for (std::int64_t p = first; p < last; ++p) key_order[p] = cell[std::size_t(p - first)].second;
       key_start[c + stride / 2] = first + (upper - cell.begin());
       const auto beyond = std::partition(query_order + query_start[c], query_order + query_start[c + stride],
-                                         [&](std::int32_t i) { return of_query[i] < cut; });
+                                         [&](std::int32_t i) { return of_query(i) < cut; });
       query_start[c + stride / 2] = beyond - query_order;
     }
   }
 }
 
-/// A dense tile of gathered points: buffers of one thread.
-template <class T> struct GatheredTile {
-  Buffer<T> queries, query_shift, keys, key_shift, scores;
-  Buffer<Hit<T>> hits;
+/// Sketches of the points a search looks at: few coordinates each, whose distances estimate theirs.
+struct Sketches {
+  const float *data;         // [point][dim]
+  const std::int32_t *index;  // original number of each point
+  const float *radius_squared;  // how far each point looks, or null for keys, which do not look
+  std::size_t n_dims;
 
-  GatheredTile(std::size_t n_dims, const TypedKernels<T> &kernels)
-      : queries(kBlockRows * n_dims),
-        query_shift(kBlockRows),
-        keys(kPanelKeys * n_dims),
-        key_shift(kPanelKeys),
-        scores(std::size_t(kernels.rows) * kScoreStride),
-        hits(kBlockRows * kPanelKeys) {}
+  const float *operator[](std::int32_t i) const { return data + std::size_t(i) * n_dims; }
 };
 
-/// Ranges of two orders whose product is searched.
-struct TileRanges {
-  const std::int64_t *query_start, *query_stop, *key_start, *key_stop;
-  std::size_t n;
-};
+/// Sketches in groups of `group`: out[group][dim][point], with two coordinates more, so that the
+/// inner product of a query and a key is (radius^2 - distance^2) / 2.
+inline void pack_sketches(const Sketches &points, const std::int32_t *order, std::size_t n, int group,
+                          float *out) {
+  const bool query = points.radius_squared != nullptr;
+  const std::size_t d = points.n_dims, stride = std::size_t(group);
+  for (std::size_t start = 0; start < n; start += stride, out += stride * (d + 2)) {
+    for (std::size_t c = 0; c < stride; ++c) {
+      const std::size_t at = start + c;
+      if (at + 2 * stride < n) __builtin_prefetch(points[order[at + 2 * stride]]);
+      if (at >= n) {
+        for (std::size_t l = 0; l < d; ++l) out[l * stride + c] = 0;
+        out[(query ? d : d + 1) * stride + c] = -std::numeric_limits<float>::max();
+        out[(query ? d + 1 : d) * stride + c] = 1;
+        continue;
+      }
+      const float *point = points[order[at]];
+      float square = 0;
+      for (std::size_t l = 0; l < d; ++l) {
+        square += point[l] * point[l];
+        out[l * stride + c] = point[l];
+      }
+      out[(query ? d : d + 1) * stride + c] = 
+          0.5f * ((query ? points.radius_squared[order[at]] : 0.0f) - square);
+      out[(query ? d + 1 : d) * stride + c] = 1;
+    }
+  }
+}
 
-/// Pairs with exponent >= floor in the given tiles that are not in `known` yet.
+/// Pairs with value >= threshold that are not in `known` yet, among those whose sketches share a
+/// cell of the tiling and lie within the query's radius. Orders number the sketches.
 template <class T>
-bool tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std::int32_t *key_order,
-               const TileRanges &tiles, T floor, const FoundPairs &known,
-               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-               PairLists &parts) {
-  std::vector<GatheredTile<T>> spaces;
-  for (int i = 0; i < n_threads; ++i) spaces.emplace_back(g.keys.d, kernels);
-  parts.resize(tiles.n);
+bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, double threshold,
+                const Sketches &query_sketches, const Sketches &key_sketches,
+                const std::int32_t *query_order, const std::int32_t *key_order,
+                const std::int64_t *query_start, const std::int64_t *key_start, std::size_t n_cells,
+                const FoundPairs &known, const Kernels &kernels, int n_threads, const Poll &poll,
+                PairLists &parts) {
+  const auto &sketch = kernels.f32;
+  const auto &full = kernels.typed<T>();
+  const std::size_t d = query_sketches.n_dims + 2;
+  const double floor = std::log(threshold);
+  constexpr int kAhead = 8;
+  struct Space {
+    std::vector<float> queries;
+    Buffer<float> keys;
+    Buffer<Match> matches;
+    explicit Space(std::size_t d) : keys(kPanelKeys * d), matches(kBlockRows * kPanelKeys) {}
+  };
+  std::vector<Space> spaces;
+  for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d);
+  parts.resize(n_cells);
   return parallel_for(
-      tiles.n, n_threads,
-      [&](std::size_t t, int slot) {
-        GatheredTile<T> &s = spaces[slot];
-        Tile<T> tile{};
-        tile.queries = s.queries.get();
-        tile.query_shift = s.query_shift.get();
-        tile.keys = s.keys.get();
-        tile.key_shift = s.key_shift.get();
-        tile.n_dims = g.keys.d;
-        tile.slope = g.slope;
-        tile.differences = g.differences;
-        tile.scores = s.scores.get();
-        for (std::int64_t k = tiles.key_start[t]; k < tiles.key_stop[t]; k += kPanelKeys) {
-          const std::size_t n_keys = std::min<std::int64_t>(kPanelKeys, tiles.key_stop[t] - k);
-          tile.n_keys = round_up(n_keys, kernels.group_keys);
-          pack_shift(g.key_shift, key_order + k, 0, n_keys, tile.n_keys, s.key_shift.get());
-          pack_points(g.keys, key_order + k, 0, n_keys, s.key_shift.get(), kernels,
-                      kernels.group_keys, s.keys.get());
-          for (std::int64_t q = tiles.query_start[t]; q < tiles.query_stop[t]; q += kBlockRows) {
-            const std::size_t n_rows = std::min<std::int64_t>(kBlockRows, tiles.query_stop[t] - q);
-            pack_shift(g.query_shift, query_order + q, 0, n_rows, kBlockRows, s.query_shift.get());
-            pack_points(g.queries, query_order + q, 0, n_rows, s.query_shift.get(), kernels,
-                        kernels.rows, s.queries.get());
-            tile.n_strips = int((n_rows + kernels.rows - 1) / kernels.rows);
-            const int n_hits = kernels.hits(tile, floor, s.hits.get());
-            for (int h = 0; h < n_hits; ++h) {
-              const Hit<T> &hit = s.hits.get()[h];
-              const std::int32_t row = query_order[q + hit.row], col = key_order[k + hit.key];
-              if (!known.has(row, col))
-                parts[t].push_back({row, col, std::exp(std::min(float(hit.exponent), 0.0f))});
+      n_cells, n_threads,
+      [&](std::size_t cell, int slot) {
+        Space &s = spaces[slot];
+        auto &out = parts[cell];
+        const std::int32_t *rows = query_order + query_start[cell], *cols = key_order + key_start[cell];
+        const std::size_t n_rows = std::size_t(query_start[cell + 1] - query_start[cell]);
+        const std::size_t n_cols = std::size_t(key_start[cell + 1] - key_start[cell]);
+        s.queries.resize(round_up(n_rows, sketch.rows) * d);
+        pack_sketches(query_sketches, rows, n_rows, sketch.rows, s.queries.data());
+        for (std::size_t k = 0; k < n_cols; k += kPanelKeys) {
+          const std::size_t n_keys = std::min<std::size_t>(kPanelKeys, n_cols - k);
+          pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, s.keys.get());
+          for (std::size_t q = 0; q < n_rows; q += kBlockRows) {
+            const std::size_t n = std::min<std::size_t>(kBlockRows, n_rows - q);
+            const int n_matches = sketch.matches(
+                s.queries.data() + q * d, int((n + sketch.rows - 1) / sketch.rows), s.keys.get(),
+                int(round_up(n_keys, sketch.group_keys)), d, s.matches.get());
+            const auto row_of = [&](int m) { return query_sketches.index[rows[q + s.matches.get()[m].row]]; };
+            const auto col_of = [&](int m) { return key_sketches.index[cols[k + s.matches.get()[m].key]]; };
+            for (int m = 0; m < n_matches; ++m) {
+              if (m + kAhead < n_matches) {
+                prefetch(queries, row_of(m + kAhead));
+                prefetch(keys, col_of(m + kAhead));
+              }
+              const auto row = row_of(m), col = col_of(m);
+              if (known.has(row, col)) continue;
+              const double exponent = slope * double(full.squared_distance(queries[row], keys[col], keys.d));
+              if (exponent >= floor) out.push_back({row, col, float(std::exp(exponent))});
             }
           }
         }
@@ -146,47 +201,83 @@ bool tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std:
       poll);
 }
 
+/// Queries of each key, over pairs with value >= least: a compressed transpose.
+inline void queries_of_keys(const FoundPairs &pairs, std::size_t n_queries, std::size_t n_keys, float least,
+                            std::vector<std::int64_t> &start, std::vector<std::int32_t> &queries) {
+  start.assign(n_keys + 1, 0);
+  const auto n_pairs = pairs.indptr[n_queries];
+  for (std::int64_t p = 0; p < n_pairs; ++p)
+    if (pairs.values[p] >= least) ++start[std::size_t(pairs.cols[p]) + 1];
+  for (std::size_t j = 0; j < n_keys; ++j) start[j + 1] += start[j];
+  queries.resize(std::size_t(start[n_keys]));
+  std::vector<std::int64_t> next(start.begin(), start.end() - 1);
+  for (std::size_t i = 0; i < n_queries; ++i)
+    for (auto p = pairs.indptr[i]; p < pairs.indptr[i + 1]; ++p)
+      if (pairs.values[p] >= least) queries[std::size_t(next[pairs.cols[p]]++)] = std::int32_t(i);
+}
+
 /// Neighbours of neighbours: for each query the keys of other queries that share one of its keys.
-/// Only pairs with value >= `least` lead on, at most `width` at each step; new pairs with value >=
-/// `threshold` are listed. `sharing` has the queries of each key.
+/// Only pairs with value >= `least` lead on, through the first `width` queries met; new pairs with
+/// value >= `threshold` are listed.
 template <class T>
 bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
-                              const FoundPairs &known, const std::int64_t *sharing_indptr,
-                              const std::int32_t *sharing, float least, int width, double threshold,
+                              const FoundPairs &known, float least, int width, double threshold,
                               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                               PairLists &parts) {
   constexpr std::size_t kRowsPerTask = 256;
+  constexpr std::size_t kAhead = 4;
+  std::vector<std::int64_t> sharing_start;
+  std::vector<std::int32_t> sharing;
+  queries_of_keys(known, queries.n, keys.n, least, sharing_start, sharing);
+  struct Space {
+    std::vector<std::int32_t> key_seen_by, query_seen_by, candidates;
+  };
+  std::vector<Space> spaces(n_threads, {std::vector<std::int32_t>(keys.n, -1),
+                                        std::vector<std::int32_t>(queries.n, -1),
+                                        {}});
   parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
-  std::vector<std::vector<std::int32_t>> seen(n_threads, std::vector<std::int32_t>(keys.n, -1));
   const double floor = std::log(threshold);
+  // The keys of query `of` that lead on and that query `row` has not seen.
+  const auto collect = [&](std::int32_t of, std::int32_t row, Space &s) {
+    for (auto p = known.indptr[of]; p < known.indptr[of + 1]; ++p) {
+      const auto key = known.cols[p];
+      if (known.values[p] < least || s.key_seen_by[key] == row) continue;
+      s.key_seen_by[key] = row;
+      s.candidates.push_back(key);
+    }
+  };
+  const auto candidates = [&](std::int32_t row, Space &s) {
+    s.candidates.clear();
+    s.query_seen_by[row] = row;
+    const auto first = known.indptr[row], last = known.indptr[row + 1];
+    for (auto p = first; p < last; ++p) s.key_seen_by[known.cols[p]] = row;
+    int met = 0;
+    for (auto p = first; p < last; ++p) {
+      if (known.values[p] < least) continue;
+      const auto key = known.cols[p];
+      for (auto q = sharing_start[key]; q < sharing_start[key + 1]; ++q) {
+        const auto other = sharing[q];
+        if (s.query_seen_by[other] == row) continue;
+        if (met++ == width) return;
+        s.query_seen_by[other] = row;
+        collect(other, row, s);
+      }
+    }
+  };
   return parallel_for(
       parts.size(), n_threads,
       [&](std::size_t task, int slot) {
-        auto &last_seen = seen[slot];
+        Space &s = spaces[slot];
         const std::size_t last = std::min(queries.n, (task + 1) * kRowsPerTask);
         for (std::size_t i = task * kRowsPerTask; i < last; ++i) {
           const auto row = std::int32_t(i);
-          for (auto p = known.indptr[i]; p < known.indptr[i + 1]; ++p) last_seen[known.cols[p]] = row;
-          int n_keys = 0;
-          for (auto p = known.indptr[i]; p < known.indptr[i + 1] && n_keys < width; ++p) {
-            if (known.values[p] < least) continue;
-            ++n_keys;
-            const auto key = known.cols[p];
-            int n_queries = 0;
-            for (auto s = sharing_indptr[key]; s < sharing_indptr[key + 1] && n_queries < width; ++s) {
-              const auto other = sharing[s];
-              if (other == row) continue;
-              ++n_queries;
-              for (auto c = known.indptr[other]; c < known.indptr[other + 1]; ++c) {
-                const auto candidate = known.cols[c];
-                if (known.values[c] < least || last_seen[candidate] == row) continue;
-                last_seen[candidate] = row;
-                const double exponent =
-                    slope * double(kernels.squared_distance(queries[i], keys[candidate], keys.d));
-                if (exponent >= floor)
-                  parts[task].push_back({row, candidate, float(std::exp(exponent))});
-              }
-            }
+          candidates(row, s);
+          for (std::size_t c = 0; c < s.candidates.size(); ++c) {
+            if (c + kAhead < s.candidates.size()) prefetch(keys, s.candidates[c + kAhead]);
+            const auto key = s.candidates[c];
+            const double exponent =
+                slope * double(kernels.squared_distance(queries[i], keys[key], keys.d));
+            if (exponent >= floor) parts[task].push_back({row, key, float(std::exp(exponent))});
           }
         }
       },

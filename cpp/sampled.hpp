@@ -28,6 +28,7 @@ template <class T> struct Drawn {
   std::vector<std::int32_t> keys;
   std::vector<T> weights;           // x / pi
   std::vector<T> variance_weights;  // x^2 (1 - pi) / pi^2
+  std::vector<T> mass_weights;      // x^2 (1 - pi) / pi
 };
 
 /// Systematic draws: in every tile points a distance 1/rate apart, from a random start, fall on the
@@ -37,6 +38,7 @@ void draw_keys(const DrawPlan &plan, std::size_t block, const T *x, Drawn<T> &ou
   out.keys.clear();
   out.weights.clear();
   out.variance_weights.clear();
+  out.mass_weights.clear();
   for (std::size_t t = 0; t < plan.n_tiles; ++t) {
     const double rate = plan.rate[block * plan.n_tiles + t];
     const std::int64_t first = plan.tile_start[t], last = plan.tile_start[t + 1];
@@ -54,16 +56,19 @@ void draw_keys(const DrawPlan &plan, std::size_t block, const T *x, Drawn<T> &ou
       out.keys.push_back(key);
       out.weights.push_back(T(value / pi));
       out.variance_weights.push_back(T(value * value * (1 - pi) / (pi * pi)));
+      out.mass_weights.push_back(T(value * value * (1 - pi) / pi));
       // On to the first point beyond this key.
       at += step * std::max(1.0, std::ceil((plan.prefix[j + 1] - base - at) / step));
     }
   }
 }
 
-/// What the draws gave: the product, an unbiased estimate of its variance, and the keys drawn.
+/// What the draws gave: the product, unbiased estimates of its variance and of the mass left to
+/// chance, sum_j (1 - pi_j) K_ij^2 x_j^2 over pairs that were not found, and the keys drawn.
 template <class T> struct SampledSums {
   T *out;                  // [queries]
-  double *variance;        // [blocks], summed over the block's queries
+  double *variance;        // [queries]
+  double *mass;            // [queries]
   std::int64_t *n_drawn;   // [blocks]
 };
 
@@ -90,21 +95,22 @@ template <class T> class Sampler {
     for (std::size_t k = 0; k < n_drawn; ++k) {
       s.weight_of[s.drawn.keys[k]] = s.drawn.weights[k];
       s.variance_of[s.drawn.keys[k]] = s.drawn.variance_weights[k];
+      s.mass_of[s.drawn.keys[k]] = s.drawn.mass_weights[k];
     }
     pack_rows(rows, n_rows, s);
-    std::fill_n(s.sums.get(), 2 * n_rows, 0.0);
+    std::fill_n(s.sums.get(), 3 * n_rows, 0.0);
     for (std::size_t k = 0; k < n_drawn; k += kChunkKeys)
       add_chunk(k, std::min(kChunkKeys, n_drawn - k), n_rows, s);
-    double variance = 0;
     for (std::size_t i = 0; i < n_rows; ++i) {
-      correct(rows[i], s, s.sums.get() + 2 * i);
-      sums.out[rows[i]] = T(s.sums.get()[2 * i]);
-      variance += s.sums.get()[2 * i + 1];
+      double *row = s.sums.get() + 3 * i;
+      correct(rows[i], s, row);
+      sums.out[rows[i]] = T(row[0]);
+      sums.variance[rows[i]] = row[1];
+      sums.mass[rows[i]] = row[2];
     }
-    sums.variance[block] = variance;
     sums.n_drawn[block] = std::int64_t(n_drawn);
     for (std::size_t k = 0; k < n_drawn; ++k)
-      s.weight_of[s.drawn.keys[k]] = s.variance_of[s.drawn.keys[k]] = T(0);
+      s.weight_of[s.drawn.keys[k]] = s.variance_of[s.drawn.keys[k]] = s.mass_of[s.drawn.keys[k]] = T(0);
   }
 
  private:
@@ -112,8 +118,8 @@ template <class T> class Sampler {
 
   struct Space {
     Buffer<T> queries, query_shift, keys, key_shift, x, scores, lanes;
-    Buffer<double> sums;                     // [row][product, variance]
-    std::vector<T> weight_of, variance_of;   // [key], 0 where not drawn
+    Buffer<double> sums;                              // [row][product, variance, mass]
+    std::vector<T> weight_of, variance_of, mass_of;   // [key], 0 where not drawn
     Drawn<T> drawn;
 
     Space(std::size_t n_rows, const Points<T> &keys_, const TypedKernels<T> &kernels)
@@ -121,12 +127,13 @@ template <class T> class Sampler {
           query_shift(n_rows),
           keys(kChunkKeys * keys_.d),
           key_shift(kChunkKeys),
-          x(2 * kChunkKeys),
+          x(3 * kChunkKeys),
           scores(std::size_t(kernels.rows) * kScoreStride),
-          lanes(std::size_t(kBlockRows) * 2 * kernels.width),
-          sums(2 * n_rows),
+          lanes(std::size_t(kBlockRows) * 3 * kernels.width),
+          sums(3 * n_rows),
           weight_of(keys_.n, T(0)),
-          variance_of(keys_.n, T(0)) {}
+          variance_of(keys_.n, T(0)),
+          mass_of(keys_.n, T(0)) {}
   };
 
   void pack_rows(const std::int32_t *rows, std::size_t n_rows, Space &s) const {
@@ -144,15 +151,16 @@ template <class T> class Sampler {
     const std::int32_t *keys = s.drawn.keys.data() + first;
     pack_shift(g_.key_shift, keys, 0, n, tile.n_keys, s.key_shift.get());
     pack_points(g_.keys, keys, 0, n, s.key_shift.get(), k_, k_.group_keys, s.keys.get());
-    std::fill_n(s.x.get(), 2 * tile.n_keys, T(0));
+    std::fill_n(s.x.get(), 3 * tile.n_keys, T(0));
     std::copy_n(s.drawn.weights.data() + first, n, s.x.get());
     std::copy_n(s.drawn.variance_weights.data() + first, n, s.x.get() + tile.n_keys);
+    std::copy_n(s.drawn.mass_weights.data() + first, n, s.x.get() + 2 * tile.n_keys);
     tile.keys = s.keys.get();
     tile.key_shift = s.key_shift.get();
     tile.x = s.x.get();
     tile.n_dims = g_.keys.d;
     tile.panel_keys = panel_keys_;
-    tile.n_columns = 2;
+    tile.n_columns = 3;
     tile.squares = true;
     tile.slope = g_.slope;
     tile.ceiling = T(0);
@@ -164,10 +172,10 @@ template <class T> class Sampler {
       tile.queries = s.queries.get() + i * g_.keys.d;
       tile.query_shift = s.query_shift.get() + i;
       tile.n_strips = int((rows + k_.rows - 1) / k_.rows);
-      std::fill_n(tile.lanes, std::size_t(kBlockRows) * 2 * k_.width, T(0));
+      std::fill_n(tile.lanes, std::size_t(kBlockRows) * 3 * k_.width, T(0));
       k_.tile(tile);
-      for (std::size_t v = 0; v < 2 * rows; ++v)
-        s.sums.get()[2 * i + v] += double(k_.sum_lanes(tile.lanes + v * k_.width));
+      for (std::size_t v = 0; v < 3 * rows; ++v)
+        s.sums.get()[3 * i + v] += double(k_.sum_lanes(tile.lanes + v * k_.width));
     }
   }
 
@@ -178,6 +186,7 @@ template <class T> class Sampler {
       const double value = double(found_.values[p]);
       sums[0] += value * (double(x_[key]) - double(s.weight_of[key]));
       sums[1] -= value * value * double(s.variance_of[key]);
+      sums[2] -= value * value * double(s.mass_of[key]);
     }
   }
 

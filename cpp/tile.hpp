@@ -129,27 +129,42 @@ template <class T> static inline bool any_lane(typename Simd<T>::I mask) {
   return all != 0;
 }
 
-// Exponentials of one row times one column, and their squares times another.
+// One bit per lane of a mask.
+template <class T> static inline std::uint32_t lane_bits(typename Simd<T>::I mask) {
+#if defined(__AVX2__)
+  if constexpr (kVectorBytes == 32 && sizeof(T) == 4) {
+    typedef float Lanes __attribute__((vector_size(32)));
+    return std::uint32_t(__builtin_ia32_movmskps256(reinterpret_cast<Lanes>(mask)));
+  }
+#endif
+  std::uint32_t bits = 0;
+  for (int i = 0; i < Simd<T>::kWidth; ++i) bits |= std::uint32_t(mask[i] & 1) << i;
+  return bits;
+}
+
+// Exponentials of one row times one column, and their squares times two others.
 template <class T>
 static inline void exponentials_and_squares(const T *scores, const T *key_shift, const T *x,
-                                            const T *x2, int n, T slope, T shift, T ceiling,
-                                            typename Simd<T>::V &weighted,
-                                            typename Simd<T>::V &squared) {
+                                            std::size_t n_keys, int n, T slope, T shift, T ceiling,
+                                            typename Simd<T>::V (&sums)[3]) {
   using S = Simd<T>;
   using V = typename S::V;
   const V top = S::splat(ceiling);
-  V first[kVectors] = {}, second[kVectors] = {};
+  V first[kVectors] = {}, second[kVectors] = {}, third[kVectors] = {};
   for (int j = 0; j < n; j += S::kKeys) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const int at = j + v * S::kWidth;
       const V e = exp<T>(slope * S::load(scores + at) - shift - S::load(key_shift + at), top);
       first[v] += e * S::load(x + at);
-      second[v] += e * (e * S::load(x2 + at));
+      const V square = e * e;
+      second[v] += square * S::load(x + n_keys + at);
+      third[v] += square * S::load(x + 2 * n_keys + at);
     }
   }
-  weighted = first[0] + first[1];
-  squared = second[0] + second[1];
+  sums[0] = first[0] + first[1];
+  sums[1] = second[0] + second[1];
+  sums[2] = third[0] + third[1];
 }
 
 template <class T> static inline void accumulate(T *lanes, typename Simd<T>::V v) {
@@ -195,11 +210,10 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
         }
         V total, weighted;
         if (t.squares) {
-          V squared;
-          exponentials_and_squares<T>(scores, key_shift, t.x + first, t.x + t.n_keys + first, width,
-                                      t.slope, shift, t.ceiling, weighted, squared);
-          accumulate(lanes, weighted);
-          accumulate(lanes + kWidth, squared);
+          V sums[3];
+          exponentials_and_squares<T>(scores, key_shift, t.x + first, t.n_keys, width, t.slope, shift,
+                                      t.ceiling, sums);
+          for (int c = 0; c < 3; ++c) accumulate(lanes + c * kWidth, sums[c]);
           continue;
         }
         if (t.n_columns == 1) {
@@ -265,6 +279,36 @@ static int hits(const Tile<T> &t, T floor, Hit<T> *out) {
 
 template <class T> static int any_hits(const Tile<T> &t, T floor, Hit<T> *out) {
   return t.differences ? hits<T, true>(t, floor, out) : hits<T, false>(t, floor, out);
+}
+
+// The test is made in registers: where scores are cheap, writing them would cost more than they do.
+template <class T>
+static int matches(const T *queries, int n_strips, const T *keys, int n_keys, std::size_t n_dims,
+                   Match *out) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  Match *next = out;
+  const V zero = {};
+  for (int s = 0; s < n_strips; ++s) {
+    const T *strip = queries + std::size_t(s) * kRows * n_dims;
+    for (int first = 0; first < n_keys; first += S::kKeys) {
+      V acc[kRows][kVectors];
+      micro<T, 1, kRows, false>(strip, keys + std::size_t(first) * n_dims, n_dims, acc);
+      auto reached = acc[0][0] >= zero;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) reached |= acc[r][v] >= zero;
+      if (lane_bits<T>(reached) == 0) continue;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+          for (auto bits = lane_bits<T>(acc[r][v] >= zero); bits != 0; bits &= bits - 1)
+            *next++ = {s * kRows + r, first + v * S::kWidth + __builtin_ctz(bits)};
+    }
+  }
+  return int(next - out);
 }
 
 template <class T>

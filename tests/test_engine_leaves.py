@@ -5,15 +5,16 @@ Tolerances are worst-case rounding bounds worked out from the data, as in ``test
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from test_leaves import Args, case, exponents
+from test_leaves import Args, case, exponents, pair_bound
 
 from approxkmv import leaves, reference
-from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, Tiling
+from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, Sketches, Tiling
 
 THREADS = (1, 2, 3, 7)
 SHAPES = [(0, 0), (0, 5), (5, 0), (1, 1), (2, 3), (50, 7), (7, 50), (130, 300)]
@@ -67,25 +68,52 @@ def cells(order: np.ndarray, start: np.ndarray) -> list[set[int]]:
 
 @pytest.mark.parametrize("differences", [False, True])
 def test_tile_product_squares(isa: str, dtype: Any, differences: bool) -> None:
-    """With ``squares`` the second column meets squared exponentials, the first plain ones.
+    """With ``squares`` the first of three columns meets the exponentials, the others their squares.
 
     A square has twice the relative error of the value; sums add n + 6 units.
     """
     unit = float(np.finfo(dtype).eps) / 2
     for m, n, d in [(0, 3, 2), (3, 0, 2), (1, 1, 1), (5, 50, 3), (100, 257, 64), (13, 2500, 500)]:
-        a = case(m, n, 2, d, dtype, differences=differences, squares=True)
+        a = case(m, n, 3, d, dtype, differences=differences, squares=True)
         if n > 8:
             a["key_shift"][8] = np.inf
         want = reference.tile_product(**a).out
         t, t_error = exponents(a)
-        for column, power in ((0, 1), (1, 2)):
-            e = np.exp(power * t)
-            bound = (e * (np.expm1(power * t_error) + (6 + n) * unit)) @ np.abs(
-                a["x"][:, column].astype(np.float64)
-            ) + np.finfo(dtype).smallest_normal * n
-            for n_threads in (1, 3):
-                got = leaves.tile_product(**a, isa=isa, n_threads=n_threads).out
+        for n_threads in (1, 3):
+            got = leaves.tile_product(**a, isa=isa, n_threads=n_threads).out
+            for column, power in enumerate((1, 2, 2)):
+                e = np.exp(power * t)
+                bound = (e * (np.expm1(power * t_error) + (6 + n) * unit)) @ np.abs(
+                    a["x"][:, column].astype(np.float64)
+                ) + np.finfo(dtype).smallest_normal * n
                 assert (np.abs(got[:, column] - want[:, column]) <= bound).all()
+
+
+def test_project(isa: str, dtype: Any) -> None:
+    """Listed points, some twice, on any number of directions; single precision sums.
+
+    A coordinate is moved with one rounding, d products are added: d + 2 units of the absolute sum.
+    """
+    rng = np.random.default_rng(0)
+    unit = float(np.finfo(np.float32).eps) / 2
+    for n, d, n_out in itertools.product([0, 1, 5, 5000], [1, 3, 64, 100], [0, 1, 5, 16, 33]):
+        if n * d * n_out > 1_000_000:
+            continue
+        points = (rng.standard_normal((50, d)) + 3).astype(dtype)
+        index = rng.integers(0, 50, n).astype(np.int32)
+        centre, basis = rng.standard_normal(d), rng.standard_normal((d, n_out)).astype(np.float32)
+        want = (points[index].astype(np.float64) - centre) @ basis.astype(np.float64)
+        size = np.abs(points[index] - centre) @ np.abs(basis)
+        np.testing.assert_allclose(
+            reference.project(points, index, centre, basis), want, rtol=1e-7, atol=1e-7
+        )
+        first = leaves.project(points, index, centre, basis, isa=isa, n_threads=1)
+        assert first.dtype == np.float32
+        assert first.shape == (n, n_out)
+        assert (np.abs(first - want) <= (d + 3) * unit * size).all()
+        for n_threads in (2, 7):
+            again = leaves.project(points, index, centre, basis, isa=isa, n_threads=n_threads)
+            np.testing.assert_array_equal(again, first)
 
 
 @pytest.mark.parametrize("repeated", [False, True])
@@ -93,7 +121,7 @@ def test_random_tiling(repeated: bool) -> None:
     """The same cells as the twin, as sets; every point in exactly one of them."""
     rng = np.random.default_rng(0)
     for (m, n), depth in itertools.product([*SHAPES, (1000, 999)], [0, 1, 2, 5]):
-        keys, queries = (rng.standard_normal((depth, k)).astype(np.float32) for k in (n, m))
+        keys, queries = (rng.standard_normal((k, depth)).astype(np.float32) for k in (n, m))
         if repeated:
             keys, queries = np.round(keys), np.round(queries)
         got, want = (f(keys, queries) for f in (leaves.random_tiling, reference.random_tiling))
@@ -107,109 +135,169 @@ def test_random_tiling(repeated: bool) -> None:
 
 def test_cells_of_a_tiling_are_even() -> None:
     """Without repeats, 2^depth cells of 1,000 keys differ by at most one key per level."""
-    keys = np.random.default_rng(1).standard_normal((5, 1000)).astype(np.float32)
+    keys = np.random.default_rng(1).standard_normal((1000, 5)).astype(np.float32)
     tiling = leaves.random_tiling(keys, keys)
     assert np.abs(np.diff(tiling.key_start) - 1000 / 32).max() <= 1
     np.testing.assert_array_equal(tiling.key_start, tiling.query_start)
 
 
-def tiling_of(m: int, n: int, seed: int = 3) -> Tiling:
-    rng = np.random.default_rng(seed)
-    keys, queries = (rng.standard_normal((2, k)).astype(np.float32) for k in (n, m))
-    return leaves.random_tiling(keys, queries)
-
-
 @pytest.mark.parametrize("differences", [False, True])
-def test_tile_hits(isa: str, dtype: Any, differences: bool) -> None:
-    """The twin's pairs, but for those whose exponent is within rounding of the threshold."""
-    for (m, n), threshold in itertools.product([*SHAPES, (400, 600)], [1e-9, 0.05, 0.5]):
+def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
+    """Sums over tiles within rounding of the twin's; its near pairs, but for those whose exponent
+    is within rounding of the threshold. Some rows twice, some keys twice, some out of reach."""
+    unit = float(np.finfo(dtype).eps) / 2
+    n_near = 0
+    for (m, n), threshold in itertools.product([*SHAPES[1:], (300, 700)], [1e-9, 0.05, 0.5]):
         a = engine_case(m, n, 5, dtype, differences)
         if n > 20 and m > 3:
-            a["keys"][n // 2 :] = a["keys"][: n - n // 2]  # every key twice
+            a["keys"][n // 2 :] = a["keys"][: n - n // 2]
             a["key_shift"][n // 2 :] = a["key_shift"][: n - n // 2]
             a["queries"][:3] = a["keys"][:3]
             a["query_shift"][:3] = a["key_shift"][:3]
             if not differences:
                 a["key_shift"][5] = a["query_shift"][1] = np.inf
-        g, tiling, known = geometry_of(a), tiling_of(m, n), some_pairs(m, n, 0.1)
-        t, error = exponents(a)
-        found = np.zeros((m, n), np.int64)
-        rows, cols, values = leaves.tile_hits(g, tiling, threshold, known, isa=isa, n_threads=2)
-        assert (rows.dtype, cols.dtype, values.dtype) == (np.int32, np.int32, np.float32)
-        np.add.at(found, (rows, cols), 1)
-        assert found.max(initial=0) <= 1
-        want = np.zeros((m, n), np.int64)
-        wanted = reference.tile_hits(g, tiling, threshold, known)
-        want[wanted[0], wanted[1]] = 1
-        near_floor = np.abs(t - np.log(threshold)) <= error
-        assert ((found == want) | near_floor).all()
-        if m == 400:
-            assert want.sum() > near_floor[want > 0].sum()
-        value = np.exp(np.minimum(t[rows, cols], 0.0))
-        off = np.abs(values - value)
+        rng = np.random.default_rng([m, n])
+        rows = rng.integers(0, max(m, 1), 150 if m else 0).astype(np.int32)
+        order = rng.permutation(n).astype(np.int32)
+        start = np.array([0, n // 3, n // 3, n], np.int64)  # the second tile has no keys
+        x = rng.standard_normal(n).astype(dtype)
+        args = (geometry_of(a), rows, order, start, x, threshold)
+        got = leaves.pilot_rows(*args, isa=isa, n_threads=1)
+        want = reference.pilot_rows(*args)
+        t, error = (part[rows] for part in exponents(a))
+        e = np.exp(np.minimum(t, 0.0))
+        tiles = [order[i:j] for i, j in itertools.pairwise(start)]
+        # Values below the normal numbers may be 0.
+        flushed = n * float(np.finfo(dtype).smallest_normal)
+        for tile, keys in enumerate(tiles):
+            relative = np.expm1(2 * error[:, keys]) + (n + 8) * unit
+            product = (e[:, keys] * relative) @ np.abs(x[keys].astype(np.float64))
+            square = (e[:, keys] ** 2 * relative).sum(axis=1)
+            off = np.abs(got.products[tile] - want.products[tile])
+            assert (off <= product + flushed * 10).all()
+            assert (np.abs(got.squares[tile] - want.squares[tile]) <= square + flushed).all()
+        found, wanted = np.zeros((2, len(rows), n), np.int64)
+        np.add.at(found, (got.near_row, got.near_col), 1)
+        wanted[want.near_row, want.near_col] = 1
+        # The threshold itself is rounded to the type in use.
+        at_floor = np.abs(t - np.log(threshold)) <= error + unit * abs(np.log(threshold))
+        assert ((found == wanted) | (at_floor & (found <= 1))).all()
+        n_near += int((wanted & ~at_floor).sum())
+        near = (got.near_row, got.near_col)
         # Values are kept in float32, from exponents in float32: units of both.
-        single = np.finfo(np.float32).eps * (1 + np.abs(t[rows, cols]))
-        assert (off <= value * (np.expm1(error[rows, cols]) + single)).all()
+        single = np.finfo(np.float32).eps * (1 + np.abs(t[near]))
+        assert (
+            np.abs(got.near_value - e[near]) <= e[near] * (np.expm1(error[near]) + single)
+        ).all()
+        for n_threads in (2, 7):
+            for one, other in zip(
+                got, leaves.pilot_rows(*args, isa=isa, n_threads=n_threads), strict=True
+            ):
+                np.testing.assert_array_equal(one, other)
+    assert n_near > 1000
 
 
-@pytest.mark.parametrize("differences", [False, True])
-def test_tile_hits_do_not_depend_on_threads(isa: str, dtype: Any, differences: bool) -> None:
-    """The same pairs and bits of values on 1, 2, 3 and 7 threads. The order of the list may differ:
-    ``merge_pairs`` sorts it."""
-    a = engine_case(900, 1100, 4, dtype, differences)
-    rng = np.random.default_rng(0)
-    keys, queries = (rng.standard_normal((5, k)).astype(np.float32) for k in (1100, 900))
-    tiling = leaves.random_tiling(keys, queries)
-    g, known = geometry_of(a), some_pairs(900, 1100, 0.02)
-    first = in_order(*leaves.tile_hits(g, tiling, 0.01, known, isa=isa, n_threads=1))
-    assert len(first[0]) > 1000
-    for n_threads in THREADS[1:]:
-        again = in_order(*leaves.tile_hits(g, tiling, 0.01, known, isa=isa, n_threads=n_threads))
-        for left, right in zip(first, again, strict=True):
-            np.testing.assert_array_equal(left, right)
+def sketched(
+    m: int, n: int, d: int, dtype: Any
+) -> tuple[np.ndarray, np.ndarray, Sketches, Tiling, FoundPairs]:
+    """Points, sketches of about two thirds of them, a tiling of the sketches, and known pairs."""
+    rng = np.random.default_rng([m, n, d])
+    queries, keys = (rng.standard_normal((k, d)).astype(dtype) for k in (m, n))
+    some, others = (rng.permutation(k)[: k - k // 3].astype(np.int32) for k in (m, n))
+    basis = (rng.standard_normal((d, 3)) / np.sqrt(3)).astype(np.float32)
+    of_queries, of_keys = (
+        np.asarray(p[i] @ basis, np.float32) for p, i in ((queries, some), (keys, others))
+    )
+    radius = rng.uniform(0.0, 4.0, len(some)).astype(np.float32)
+    radius[::7] = 100.0  # these see their whole cell
+    directions = rng.standard_normal((3, 2)).astype(np.float32)
+    tiling = leaves.random_tiling(of_keys @ directions, of_queries @ directions)
+    return (
+        queries,
+        keys,
+        Sketches(of_queries, some, radius, of_keys, others),
+        tiling,
+        some_pairs(m, n, 0.1),
+    )
 
 
-@pytest.mark.parametrize("differences", [False, True])
-def test_value_of_a_hit_does_not_depend_on_its_cell(
-    isa: str, dtype: Any, differences: bool
-) -> None:
-    """A pair met in two tilings has the same bits, so it does not matter which one is kept."""
-    a = engine_case(300, 300, 7, dtype, differences)
-    g, none = geometry_of(a), FoundPairs.none(300)
-    seen: dict[tuple[int, int], float] = {}
-    met_again = 0
-    for seed in range(4):
-        for row, col, value in zip(
-            *leaves.tile_hits(g, tiling_of(300, 300, seed), 1e-3, none, isa=isa), strict=True
-        ):
-            met_again += (row, col) in seen
-            assert seen.setdefault((row, col), value) == value
-    assert met_again > 100
+def at_the_radius(points: Sketches) -> np.ndarray:
+    """Sketches whose squared distance is within rounding of the radius.
+
+    The score (radius^2 - distance^2) / 2 is an inner product of s + 2 terms, two of them sums of
+    squares with s roundings of their own: 2 s + 6 units of the absolute terms.
+    """
+    q, k = points.queries.astype(np.float64), points.keys.astype(np.float64)
+    radius = points.radius_squared.astype(np.float64)[:, None]
+    score = (radius - ((q[:, None] - k) ** 2).sum(axis=-1)) / 2
+    squares = (q**2).sum(axis=1)[:, None] + (k**2).sum(axis=1) + radius
+    size = np.abs(q) @ np.abs(k).T + squares / 2
+    unit = float(np.finfo(np.float32).eps) / 2
+    return np.asarray(np.abs(score) <= (2 * q.shape[1] + 6) * unit * size)
 
 
-def sharing_of(known: FoundPairs, n_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.lexsort((known.rows, known.cols))
-    indptr = np.searchsorted(known.cols[order], np.arange(n_keys + 1)).astype(np.int64)
-    return indptr, known.rows[order]
+def test_cell_pairs(isa: str, dtype: Any) -> None:
+    """The twin's pairs, each once and none that is known, but for those whose sketches are within
+    rounding of the radius, or whose value is of the threshold. The tiling numbers the sketches, the
+    answer the points."""
+    n_met = 0
+    for (m, n), threshold in itertools.product([*SHAPES, (400, 900)], [1e-6, 0.2]):
+        queries, keys, points, tiling, known = sketched(m, n, 4, dtype)
+        args = (queries, keys, 1.5, threshold, points, tiling, known)
+        want = reference.cell_pairs(*args)
+        got = leaves.cell_pairs(*args, isa=isa, n_threads=1)
+        assert [part.dtype for part in got] == [np.int32, np.int32, np.float32]
+        found, wanted = np.zeros((2, m, n), np.int64)
+        np.add.at(found, got[:2], 1)
+        wanted[want[:2]] = 1
+        value = np.exp(((queries[:, None].astype("f8") - keys) ** 2).sum(axis=-1) * (-0.5 / 1.5**2))
+        error = np.expm1(pair_bound(queries, keys, 1.5)) + 1e-15
+        unsure = np.abs(value / threshold - 1) <= error
+        unsure[np.ix_(points.query_index, points.key_index)] |= at_the_radius(points)
+        assert ((found == wanted) | (unsure & (found <= 1))).all()
+        assert not found[known.rows, known.cols].any()
+        n_met += int((wanted * ~unsure).sum())
+        np.testing.assert_allclose(got[2], value[got[:2]], rtol=error + 2e-7)
+        for n_threads in THREADS[1:]:
+            again = leaves.cell_pairs(*args, isa=isa, n_threads=n_threads)
+            for left, right in zip(got, again, strict=True):
+                np.testing.assert_array_equal(left, right)
+    assert n_met > 1000
 
 
-@pytest.mark.parametrize("width", [1, 2, 4, 1000])
+@functools.cache
+def neighbour_case(m: int, n: int, least: float, width: int, threshold: float) -> tuple[Any, ...]:
+    """Small integer coordinates, so that no distance is rounded and the pairs are the twin's."""
+    rng = np.random.default_rng([m, n])
+    queries, keys = rng.integers(-2, 3, (m, 2)), rng.integers(-2, 3, (n, 2))
+    known = some_pairs(m, n, 5 / max(n, 5))
+    options = {"least": least, "width": width, "threshold": threshold}
+    found = reference.neighbours_of_neighbours(queries, keys, 1.5, known, **options)
+    return queries, keys, known, options, in_order(*found)
+
+
+@pytest.mark.parametrize("width", [1, 3, 1000])
 @pytest.mark.parametrize("least", [0.0, 0.3, 2.0])
 def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float) -> None:
-    """Small integer coordinates, so that no distance is rounded and the pairs are the twin's."""
-    rng = np.random.default_rng(0)
-    for (m, n), threshold in itertools.product([*SHAPES, (600, 500)], [1e-3, 0.2]):
-        queries = rng.integers(-2, 3, (m, 2)).astype(dtype)
-        keys = rng.integers(-2, 3, (n, 2)).astype(dtype)
-        known = some_pairs(m, n, 5 / max(n, 5))
-        args = (queries, keys, 1.5, known, *sharing_of(known, n))
-        options = {"least": least, "width": width, "threshold": threshold}
-        want = in_order(*reference.neighbours_of_neighbours(*args, **options))
-        if (m, least, width) == (600, 0.3, 4):
+    """The pairs of the twin, on any number of threads."""
+    shapes = [*SHAPES[:-1], (60, 80)]
+    if (width, least) == (3, 0.3):
+        shapes.append((300, 70))  # more than one task
+    for m, n in shapes:
+        queries, keys, known, options, want = neighbour_case(m, n, least, width, 0.2)
+        if m == 300:
             assert len(want[0]) > 100
         for n_threads in THREADS:
             got = in_order(
-                *leaves.neighbours_of_neighbours(*args, **options, isa=isa, n_threads=n_threads)
+                *leaves.neighbours_of_neighbours(
+                    queries.astype(dtype),
+                    keys.astype(dtype),
+                    1.5,
+                    known,
+                    **options,
+                    isa=isa,
+                    n_threads=n_threads,
+                )
             )
             np.testing.assert_array_equal(got[0], want[0])
             np.testing.assert_array_equal(got[1], want[1])
@@ -274,7 +362,8 @@ def true_pairs(a: Args, share: float) -> FoundPairs:
 @pytest.mark.parametrize("differences", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_sampled_product(isa: str, dtype: Any, differences: bool, share: float) -> None:
-    """The same draws, the same numbers of them; product and variance within rounding of the twin.
+    """The same draws, the same numbers of them; product, variance and mass of every query within
+    rounding of the twin.
 
     Weights have two roundings, the sum n + 8 units; a square has twice the error of a value.
     Counter words 0 and 1 are block and tile: permuting either would change the draws.
@@ -297,8 +386,6 @@ def test_sampled_product(isa: str, dtype: Any, differences: bool, share: float) 
         np.testing.assert_array_equal(got.n_drawn, want.n_drawn)
         n_drawn += int(got.n_drawn.sum())
         t, error = exponents(a)
-        block_of = np.empty(m, np.int64)
-        block_of[plan.query_order] = np.repeat(np.arange(n_blocks), np.diff(plan.block_start))
         size = np.abs(x.astype(np.float64))
         for b in range(n_blocks):
             rows = plan.query_order[plan.block_start[b] : plan.block_start[b + 1]]
@@ -312,9 +399,13 @@ def test_sampled_product(isa: str, dtype: Any, differences: bool, share: float) 
             if share:
                 bound += (n + 8) * unit * (e @ size)
             assert (np.abs(got.out[rows] - want.out[rows]) <= bound).all()
-            squared = (e**2 * 2 * relative) @ (weight**2 * (1 - pi)) * (1 + share * 2)
-            allowed = squared.sum() + np.finfo(dtype).smallest_normal * n
-            assert abs(got.variance[b] - want.variance[b]) <= allowed
+            for estimate, wanted, of_key in (
+                (got.variance, want.variance, weight**2 * (1 - pi)),
+                (got.mass, want.mass, weight * size * (1 - pi)),
+            ):
+                allowed = (e**2 * 2 * relative) @ of_key * (1 + share * 2)
+                allowed += float(np.finfo(dtype).smallest_normal) * (n + of_key.sum())
+                assert (np.abs(estimate[rows] - wanted[rows]) <= allowed).all()
     assert n_drawn > 1000
 
 
@@ -363,4 +454,5 @@ def test_largest_rate_draws_every_key(isa: str, dtype: Any) -> None:
     plan = draw_plan(20, 50, 1, 1, 1.0)._replace(rate=most.astype(np.float32))
     got = leaves.sampled_product(geometry_of(a), plan, FoundPairs.none(20), x, isa=isa)
     assert got.n_drawn[0] == 50
-    assert got.variance[0] == 0
+    assert (got.variance == 0).all()
+    assert (got.mass == 0).all()

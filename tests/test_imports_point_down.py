@@ -46,8 +46,10 @@ ONLY = {
 STAGES = [
     ["planner"],
     ["sample"],
-    ["probability"],
-    ["near", "pilot"],
+    ["forecast"],
+    ["near", "probability"],
+    ["sketch"],
+    ["pilot"],
     ["order", "outcome"],
 ]
 ALWAYS_THERE = {"numpy", "scipy", "approxkmv", *sys.stdlib_module_names}

@@ -64,6 +64,10 @@ class ExactKernel:
             self.keys, self.queries, self.frame, self.key_shift, self.query_shift, self.n_threads
         )
 
+    def at_queries(self, queries: Index) -> ExactKernel:
+        """Some rows of the same matrix."""
+        return replace(self, queries=self.queries[queries], query_shift=self.query_shift[queries])
+
     def at_keys(self, keys: Index) -> ExactKernel:
         """Some columns of the same matrix."""
         return replace(self, keys=self.keys[keys], key_shift=self.key_shift[keys])

@@ -24,16 +24,18 @@ Index32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 __all__ = [
+    "cell_pairs",
     "exp",
     "merge_pairs",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
+    "pilot_rows",
+    "project",
     "random_tiling",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
-    "tile_hits",
     "tile_product",
 ]
 
@@ -91,7 +93,7 @@ def tile_product(
     ``(k_j - key_centre) * factor``, or their squared distance with ``differences``; a and b are
     ``query_shift`` and ``key_shift``; the exponent is cut at ``ceiling``. With ``online`` the
     largest exponent of each row is taken out and returned as ``row_max``. With ``squares`` x has
-    two columns, and the second is multiplied by the squared exponentials.
+    three columns, and the last two are multiplied by the squared exponentials.
     """
     n_dims = keys.shape[1]
     dtype = keys.dtype
@@ -220,6 +222,29 @@ class Tiling(NamedTuple):
     key_start: Index
 
 
+class Sketches(NamedTuple):
+    """Few coordinates of some queries and keys, the numbers of these points, and how far to look.
+
+    The squared distances of sketches are compared to ``radius_squared`` of the query.
+    """
+
+    queries: Float32
+    query_index: Index32
+    radius_squared: Float32  # (n_queries,)
+    keys: Float32
+    key_index: Index32
+
+
+class PilotSums(NamedTuple):
+    """Sums over tiles of keys for some rows, and the near pairs of these rows."""
+
+    products: Float64  # (n_tiles, n_rows) of K x
+    squares: Float64  # (n_tiles, n_rows) of K^2
+    near_row: Index32  # position among the rows
+    near_col: Index32
+    near_value: Float32
+
+
 class DrawPlan(NamedTuple):
     """For each block of queries and tile of keys, the rate at which keys are drawn.
 
@@ -236,20 +261,36 @@ class DrawPlan(NamedTuple):
 
 
 class SampledSums(NamedTuple):
-    """The product, and for each block the estimated variance and the number of drawn keys."""
+    """The product, estimates for each of its entries, and each block's drawn keys."""
 
     out: Array  # (n_queries,)
-    variance: Float64  # (n_blocks,)
+    variance: Float64  # (n_queries,)
+    mass: Float64  # (n_queries,) of sum_j (1 - pi_j) K_ij^2 x_j^2 over pairs that were not found
     n_drawn: Index  # (n_blocks,)
+
+
+def project(
+    points: Array,
+    index: Index32,
+    centre: Float64,
+    basis: Float32,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> Float32:
+    """Projections (len(index), n_directions) of listed points on the columns of ``basis``."""
+    out = np.empty((len(index), basis.shape[1]), np.float32)
+    _core.project(points, index, centre, basis, out, isa or ISA, n_threads or default_threads())
+    return out
 
 
 def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
     """Cut keys at the medians of their projections, level by level; queries follow the cuts.
 
-    Projections are (depth, n_points): all cells of one level are cut along the same direction.
+    Projections are (n_points, depth): all cells of one level are cut along the same direction.
     """
-    depth, n_keys = key_projections.shape
-    n_queries = query_projections.shape[1]
+    n_keys, depth = key_projections.shape
+    n_queries = len(query_projections)
     tiling = Tiling(
         np.empty(n_queries, np.int32),
         np.empty(n_keys, np.int32),
@@ -267,25 +308,59 @@ def random_tiling(key_projections: Float32, query_projections: Float32) -> Tilin
     return tiling
 
 
-def tile_hits(
+def pilot_rows(
     geometry: Geometry,
-    tiling: Tiling,
+    rows: Index32,
+    key_order: Index32,
+    tile_start: Index,
+    x: Array,
     threshold: float,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> PilotSums:
+    """Some rows of the matrix with all keys, summed over tiles, and their near pairs."""
+    shape = (len(tile_start) - 1, len(rows))
+    products, squares = np.empty(shape), np.empty(shape)
+    near = _core.pilot_rows(
+        *geometry,
+        rows,
+        key_order,
+        tile_start,
+        x,
+        float(np.log(threshold)),
+        products,
+        squares,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return PilotSums(products, squares, *near)
+
+
+def cell_pairs(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    threshold: float,
+    sketches: Sketches,
+    tiling: Tiling,
     known: FoundPairs,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> tuple[Index32, Index32, Float32]:
-    """Pairs (rows, cols, values) with value >= threshold in a cell of the tiling, not yet known."""
-    return _core.tile_hits(
-        *geometry,
-        tiling.query_order,
-        tiling.key_order,
-        tiling.query_start[:-1],
-        tiling.query_start[1:],
-        tiling.key_start[:-1],
-        tiling.key_start[1:],
-        float(np.log(threshold)),
+    """Pairs (rows, cols, values) with value >= threshold, not yet known, that a tiling shows.
+
+    Candidates are pairs in the same cell whose sketches lie within the query's radius; the
+    tiling numbers the sketches, the answer the points.
+    """
+    return _core.cell_pairs(
+        queries,
+        keys,
+        -0.5 / bandwidth**2,
+        threshold,
+        *sketches,
+        *tiling,
         *known,
         isa or ISA,
         n_threads or default_threads(),
@@ -297,8 +372,6 @@ def neighbours_of_neighbours(
     keys: Array,
     bandwidth: float,
     known: FoundPairs,
-    sharing_indptr: Index,
-    sharing: Index32,
     *,
     least: float,
     width: int,
@@ -308,16 +381,13 @@ def neighbours_of_neighbours(
 ) -> tuple[Index32, Index32, Float32]:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
-    Only pairs of value >= ``least`` lead on, at most ``width`` of them at each of the two steps.
-    ``sharing`` lists the queries of each key.
+    Only pairs of value >= ``least`` lead on, through the first ``width`` queries met.
     """
     return _core.neighbours_of_neighbours(
         queries,
         keys,
         -0.5 / bandwidth**2,
         *known,
-        sharing_indptr,
-        sharing,
         least,
         width,
         threshold,
@@ -351,8 +421,12 @@ def sampled_product(
 ) -> SampledSums:
     """Unbiased product from drawn keys, with found pairs counted exactly."""
     n_blocks = len(plan.block_start) - 1
+    n_queries = len(geometry.queries)
     sums = SampledSums(
-        np.empty(len(geometry.queries), x.dtype), np.empty(n_blocks), np.empty(n_blocks, np.int64)
+        np.empty(n_queries, x.dtype),
+        np.empty(n_queries),
+        np.empty(n_queries),
+        np.empty(n_blocks, np.int64),
     )
     prefix = np.zeros(len(x) + 1)
     np.cumsum(np.abs(x[plan.key_order]), dtype=np.float64, out=prefix[1:])
@@ -368,7 +442,10 @@ def sampled_product(
         plan.stream,
         *found,
         x,
-        *sums,
+        sums.out,
+        sums.variance,
+        sums.mass,
+        sums.n_drawn,
         isa or ISA,
         n_threads or default_threads(),
     )

@@ -20,22 +20,26 @@ from approxkmv.leaves import (
     Geometry,
     Index,
     Index32,
+    PilotSums,
     SampledSums,
+    Sketches,
     TileSums,
     Tiling,
 )
 
 __all__ = [
+    "cell_pairs",
     "exp",
     "merge_pairs",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
+    "pilot_rows",
+    "project",
     "random_tiling",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
-    "tile_hits",
     "tile_product",
 ]
 
@@ -71,7 +75,7 @@ def tile_product(
     columns = x.astype(np.float64)
     out = exponentials @ columns
     if squares:
-        out[:, 1] = exponentials**2 @ columns[:, 1]
+        out[:, 1:] = exponentials**2 @ columns[:, 1:]
     return TileSums(out, totals, row_max)
 
 
@@ -106,10 +110,16 @@ def scan_ranges(
     return rows[kept], cols[kept], values[kept]
 
 
+def project(points: Array, index: Index32, centre: Float64, basis: Float32) -> Float32:
+    """Inner products of moved points with directions."""
+    moved = points[index].astype(np.float64) - centre
+    return np.asarray(moved @ basis.astype(np.float64), np.float32)
+
+
 def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
     """Cells of each level are cut at the upper median of their keys; below it is the left half."""
-    cells = [(np.arange(key_projections.shape[1]), np.arange(query_projections.shape[1]))]
-    for of_key, of_query in zip(key_projections, query_projections, strict=True):
+    cells = [(np.arange(len(key_projections)), np.arange(len(query_projections)))]
+    for of_key, of_query in zip(key_projections.T, query_projections.T, strict=True):
         halves = []
         for keys, queries in cells:
             cut = np.sort(of_key[keys])[len(keys) // 2] if len(keys) else 0.0
@@ -125,22 +135,55 @@ def random_tiling(key_projections: Float32, query_projections: Float32) -> Tilin
     )
 
 
-def tile_hits(
-    geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs
+def pilot_rows(
+    geometry: Geometry,
+    rows: Index32,
+    key_order: Index32,
+    tile_start: Index,
+    x: Array,
+    threshold: float,
+) -> PilotSums:
+    """Whole rows of the matrix, summed tile by tile."""
+    exponents = _exponents(geometry)[rows]
+    values = np.exp(np.minimum(exponents, 0.0))
+    tiles = [key_order[a:b] for a, b in pairwise(tile_start)]
+    near_row, near_col = np.nonzero(exponents >= np.log(threshold))
+    return PilotSums(
+        np.array([values[:, keys] @ x[keys].astype(np.float64) for keys in tiles]),
+        np.array([(values[:, keys] ** 2).sum(axis=1) for keys in tiles]),
+        near_row.astype(np.int32),
+        near_col.astype(np.int32),
+        values[near_row, near_col].astype(np.float32),
+    )
+
+
+def cell_pairs(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    threshold: float,
+    sketches: Sketches,
+    tiling: Tiling,
+    known: FoundPairs,
 ) -> tuple[Index32, Index32, Float32]:
-    """Pairs of the same cell with kernel value >= threshold that are not known."""
-    n_queries, n_keys = len(geometry.queries), len(geometry.keys)
-    exponents = _exponents(geometry)
-    wanted = np.zeros((n_queries, n_keys), np.bool_)
+    """Pairs whose sketches share a cell and lie within the radius, if near and not known."""
+    apart = sketches.queries[:, None].astype(np.float64) - sketches.keys
+    within = (apart**2).sum(axis=-1) <= sketches.radius_squared[:, None]
+    wanted = np.zeros((len(queries), len(keys)), np.bool_)
     for cell in range(len(tiling.key_start) - 1):
-        queries = tiling.query_order[tiling.query_start[cell] : tiling.query_start[cell + 1]]
-        keys = tiling.key_order[tiling.key_start[cell] : tiling.key_start[cell + 1]]
-        wanted[np.ix_(queries, keys)] = True
-    wanted &= exponents >= np.log(threshold)
+        some = tiling.query_order[tiling.query_start[cell] : tiling.query_start[cell + 1]]
+        others = tiling.key_order[tiling.key_start[cell] : tiling.key_start[cell + 1]]
+        block = np.ix_(sketches.query_index[some], sketches.key_index[others])
+        wanted[block] = within[np.ix_(some, others)]
     wanted[known.rows, known.cols] = False
     rows, cols = wanted.nonzero()
-    values = np.exp(np.minimum(exponents[rows, cols], 0.0))
-    return rows.astype(np.int32), cols.astype(np.int32), values.astype(np.float32)
+    values = pair_kernel(queries, keys, rows, cols, bandwidth)
+    near = values >= threshold
+    return (
+        rows[near].astype(np.int32),
+        cols[near].astype(np.int32),
+        values[near].astype(np.float32),
+    )
 
 
 def neighbours_of_neighbours(
@@ -148,24 +191,20 @@ def neighbours_of_neighbours(
     keys: Array,
     bandwidth: float,
     known: FoundPairs,
-    sharing_indptr: Index,
-    sharing: Index32,
     *,
     least: float,
     width: int,
     threshold: float,
 ) -> tuple[Index32, Index32, Float32]:
-    """Keys of queries that share one of a query's first ``width`` leading keys, rows ascending."""
+    """Leading keys of the first ``width`` queries that share a leading key, rows ascending."""
     leading = known.values >= np.float32(least)
     of_query = [known.cols[a:b] for a, b in pairwise(known.indptr)]
     leading_of = [known.cols[a:b][leading[a:b]] for a, b in pairwise(known.indptr)]
     rows, cols = [], []
     for row in range(len(queries)):
-        candidates: set[int] = set()
-        for key in leading_of[row][:width]:
-            others = sharing[sharing_indptr[key] : sharing_indptr[key + 1]]
-            for other in others[others != row][:width]:
-                candidates.update(leading_of[other].tolist())
+        sharing = [i for key in leading_of[row] for i, led in enumerate(leading_of) if key in led]
+        met = [other for other in dict.fromkeys(sharing) if other != row][:width]
+        candidates = {key for other in met for key in leading_of[other].tolist()}
         new = sorted(candidates.difference(of_query[row].tolist()))
         rows += [row] * len(new)
         cols += new
@@ -198,21 +237,24 @@ def sampled_product(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: Ar
     exponentials = np.exp(np.minimum(_exponents(geometry), 0.0))
     signed = x.astype(np.float64)
     y = np.zeros(len(geometry.queries))
-    variance = np.zeros(n_blocks)
+    variance = np.zeros(len(geometry.queries))
+    mass = np.zeros(len(geometry.queries))
     n_drawn = np.zeros(n_blocks, np.int64)
     for block in range(n_blocks):
         pi = _drawn_probabilities(plan, block, np.abs(signed))
         drawn = pi > 0
         n_drawn[block] = drawn.sum()
-        weight, spread = np.zeros_like(signed), np.zeros_like(signed)
+        weight, spread, left = (np.zeros_like(signed) for _ in range(3))
         weight[drawn] = signed[drawn] / pi[drawn]
         spread[drawn] = (signed[drawn] / pi[drawn]) ** 2 * (1 - pi[drawn])
+        left[drawn] = signed[drawn] ** 2 / pi[drawn] * (1 - pi[drawn])
         for row in plan.query_order[plan.block_start[block] : plan.block_start[block + 1]]:
             near = found.cols[found.indptr[row] : found.indptr[row + 1]]
             value = found.values[found.indptr[row] : found.indptr[row + 1]].astype(np.float64)
             y[row] = exponentials[row] @ weight + value @ (signed[near] - weight[near])
-            variance[block] += exponentials[row] ** 2 @ spread - value**2 @ spread[near]
-    return SampledSums(y, variance, n_drawn)
+            variance[row] = exponentials[row] ** 2 @ spread - value**2 @ spread[near]
+            mass[row] = exponentials[row] ** 2 @ left - value**2 @ left[near]
+    return SampledSums(y, variance, mass, n_drawn)
 
 
 def _drawn_probabilities(plan: DrawPlan, block: int, size: Float64) -> Float64:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from engine_cases import Case, clustered
 
+from approxkmv.engine.order import norm_order
 from approxkmv.engine.pilot import Pilot, run_pilot
+from approxkmv.exact import gaussian_kernel, prepare
 from approxkmv.leaves import FoundPairs
 
 THRESHOLD = 0.03
@@ -60,6 +62,8 @@ def test_sums_equal_their_definition(dtype: Any, differences: bool) -> None:
     flushed = 400 * float(np.finfo(dtype).smallest_normal)
     assert (np.abs(pilot.light - light) <= 3 * error * (rows**2 @ member) + flushed).all()
 
+    sizes = case.query_blocks.sizes[pilot.block_of]
+    np.testing.assert_allclose(pilot.stands_for, sizes / 5)
     per_pair = pilot.per_pair(pilot.light)
     for block in range(pilot.n_blocks):
         mine = pilot.light[pilot.block_of == block]
@@ -73,7 +77,6 @@ def test_missed_pairs() -> None:
     n_near = len(pilot.near_row)
     assert not pilot.missed(case.pairs(0.01)).any()
     assert pilot.missed(FoundPairs.none(300)).all()
-    assert not pilot.missed_squares(case.pairs(THRESHOLD / 2)).any()
     half = case.pairs(0.01, recall=0.5)
     held = np.zeros(case.K.shape, np.bool_)
     held[half.rows, half.cols] = True
@@ -82,7 +85,7 @@ def test_missed_pairs() -> None:
     np.testing.assert_array_equal(pilot.missed(half), missed)
     squares = np.where((case.K >= THRESHOLD) & ~held, case.K, 0.0)[pilot.rows] ** 2
     member = case.key_tiles.block_of[:, None] == np.arange(len(case.key_tiles.sizes))
-    np.testing.assert_allclose(pilot.missed_squares(half), squares @ member, atol=1e-6)
+    np.testing.assert_allclose(pilot.near_sums(pilot.missed(half)), squares @ member, atol=1e-6)
 
 
 def test_blocks_smaller_than_the_number_of_rows() -> None:
@@ -90,6 +93,55 @@ def test_blocks_smaller_than_the_number_of_rows() -> None:
     case = clustered(9, 64, rows_per_block=3)
     pilot = pilot_of(case, np.ones(64))
     np.testing.assert_array_equal(np.sort(pilot.rows), np.arange(9))
+    assert (pilot.stands_for == 1).all()
+
+
+def test_a_point_and_itself_are_not_apart() -> None:
+    """Where the queries are the keys; two equal points are apart all the same."""
+    points = np.repeat(np.random.default_rng(0).standard_normal((50, 3)), 2, axis=0)
+    for keys in (points, points.copy()):
+        kernel = prepare(points, keys, 0.1)
+        blocks, tiles = norm_order(kernel.geometry, 25, 25)
+        pilot = run_pilot(
+            kernel.geometry,
+            np.ones(100),
+            blocks,
+            tiles,
+            rows_per_block=5,
+            threshold=0.5,
+            rng=np.random.default_rng(0),
+            n_threads=1,
+        )
+        same = pilot.rows[pilot.near_row] == pilot.near_col
+        assert same.sum() == len(pilot.rows) == (~same).sum()
+        np.testing.assert_array_equal(pilot.apart, ~same if keys is points else True)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_threshold_rises_where_too_many_pairs_are_near(repeated: bool) -> None:
+    """No list is much longer than 48 pairs per row; what is no longer near counts as light."""
+    points = np.random.default_rng(0).standard_normal((2000, 2))
+    if repeated:
+        points = np.repeat(points[:8], 250, axis=0)
+    kernel = prepare(points, points, 0.5)
+    blocks, tiles = norm_order(kernel.geometry, 100, 100)
+    pilot = run_pilot(
+        kernel.geometry,
+        np.ones(2000),
+        blocks,
+        tiles,
+        rows_per_block=4,
+        threshold=0.01,
+        rng=np.random.default_rng(0),
+        n_threads=1,
+    )
+    squares = gaussian_kernel(points[pilot.rows], points, 0.5) ** 2
+    assert ((squares >= 0.01**2).sum(axis=1) > 48).mean() > 0.5
+    assert pilot.threshold > 0.01
+    assert len(pilot.near_row) <= 2.2 * 48 * len(pilot.rows)
+    assert (pilot.near_square >= pilot.threshold**2 * (1 - 1e-6)).all()
+    sums = pilot.light + pilot.near_sums(np.ones(len(pilot.near_row), np.bool_))
+    np.testing.assert_allclose(sums.sum(axis=1), squares.sum(axis=1), rtol=1e-5)
 
 
 def test_same_bits_on_any_number_of_threads() -> None:

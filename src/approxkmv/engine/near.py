@@ -1,5 +1,9 @@
 """FindHeavy for machines: near pairs in dense tiles of random tilings, then through neighbours.
 
+A tiling cuts the points into cells along random directions; near points often share a cell. Inside
+a cell all pairs of short sketches are compared in a dense tile, and only pairs whose sketches are
+close are looked at in full.
+
 Whatever share of the near pairs is found, the product stays unbiased: found pairs are counted
 exactly, all others are left to the draws. A missed pair costs variance, never bias.
 """
@@ -11,86 +15,223 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+import numpy.typing as npt
 
 from approxkmv._threads import default_threads
+from approxkmv.engine.order import Blocks
+from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.sketch import make_sketcher, sketches
 from approxkmv.leaves import (
     Array,
     Float32,
+    Float64,
     FoundPairs,
     Geometry,
     Index,
     Index32,
+    Sketches,
     Tiling,
+    cell_pairs,
+    merge_pairs,
     neighbours_of_neighbours,
+    project,
     random_tiling,
-    tile_hits,
 )
 
-KEYS_PER_CELL = 128
 # Closer pairs lead on to neighbours; farther ones share keys by accident.
 _LEADING_VALUE = 0.05
-_WIDTH = 4
+_WIDTH = 8
+# Queries searched one by one, at most this share of them.
+_MOST_ORPHANS = 0.02
+# One query in so many tells what was missed; all of them if there are few.
+_CHECKED, _CHECKED_ALL = 4, 16_384
+# Draws of a smaller probability may miss a pair without a trace.
+_SELDOM = 0.1
+_POINTS_PER_SCAN = 4096
+_PROJECTIONS_AT_ONCE = 1 << 24
 
 
-class NewPairs(NamedTuple):
-    """A list of pairs met in a search, possibly with repeats."""
+class Missing(NamedTuple):
+    """Squared error of what was not found."""
 
-    rows: Index32
-    cols: Index32
-    values: Float32
-
-
-def search_tilings(
-    geometry: Geometry,
-    found: FoundPairs,
-    n_tilings: int,
-    *,
-    threshold: float,
-    rng: np.random.Generator,
-    n_threads: int | None,
-) -> NewPairs:
-    """Pairs that further random tilings find."""
-    depth = max(0, round(math.log2(max(1, len(geometry.keys)) / KEYS_PER_CELL)))
-    shape = (n_tilings, depth, geometry.keys.shape[1])
-    directions = rng.standard_normal(shape).astype(np.float32)
-    with ThreadPoolExecutor(n_threads or default_threads()) as pool:
-        tilings = list(pool.map(lambda some: _tiling(geometry, some), directions))
-    hits = [
-        tile_hits(geometry, tiling, threshold, found, n_threads=n_threads) for tiling in tilings
-    ]
-    return NewPairs(*(np.concatenate(parts) for parts in zip(*hits, strict=True)))
+    expected: float
+    at_most: float
 
 
-def _tiling(geometry: Geometry, directions: Float32) -> Tiling:
-    of_keys = _projections(directions, geometry.keys)
-    same = geometry.queries is geometry.keys
-    return random_tiling(of_keys, of_keys if same else _projections(directions, geometry.queries))
+class Search:
+    """The near pairs found so far, and one round more."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        bandwidth: float,
+        pilot: Pilot,
+        query_blocks: Blocks,
+        key_tiles: Blocks,
+        rng: np.random.Generator,
+        n_threads: int | None,
+    ) -> None:
+        n_keys = len(geometry.keys)
+        same = geometry.queries is geometry.keys
+        self.found = diagonal(n_keys) if same else FoundPairs.none(len(geometry.queries))
+        self.geometry, self.bandwidth = geometry, bandwidth
+        self.pilot, self.query_blocks, self.key_tiles = pilot, query_blocks, key_tiles
+        self.sketch_dims: int | None = None
+        self.rng, self.n_threads = rng, n_threads
+        self.n_tilings = 0
+        self.first_squares = 0.0  # sum of K^2 over the pairs of the first tiling
+        self.pairs = 0  # in full dimension, as far as they are worth counting
+
+    @property
+    def everywhere(self) -> tuple[Index32, Index32]:
+        """All queries and all keys, in order; one and the same array where they are the same."""
+        queries = self.query_blocks.order
+        return queries, queries if self.pilot.symmetric else self.key_tiles.order
+
+    def tilings(self, n_tilings: int, query_index: Index32, key_index: Index32) -> None:
+        """Search some points in further tilings, with a sketch of their own."""
+        points = self._sketches(query_index, key_index)
+        depth = cell_depth(len(key_index))
+        shape = (n_tilings, points.keys.shape[1], depth)
+        directions = self.rng.standard_normal(shape).astype(np.float32)
+        n_projections = depth * (len(query_index) + len(key_index))
+        at_once = max(1, _PROJECTIONS_AT_ONCE // max(1, n_projections))
+        with ThreadPoolExecutor(min(at_once, self.n_threads or default_threads())) as pool:
+            tilings = list(pool.map(lambda some: _tiling(points, some), directions))
+        for tiling in tilings:
+            met = self._search(points, tiling)
+            if self.n_tilings == 0:
+                self.first_squares = _sum_of_squares(met[2])
+            self.n_tilings += 1
+        self._count(n_tilings * len(query_index) * (len(key_index) >> depth))
+
+    def orphans(self) -> None:
+        """Search without cells for points that found far fewer partners than the pilot rows have.
+
+        A point that shared no cell with its neighbours is not reached through them either, and
+        lacks all of them at once.
+        """
+        per_row = np.bincount(self.pilot.near_row[self.pilot.apart], minlength=len(self.pilot.rows))
+        n_queries, n_keys = len(self.query_blocks.order), len(self.key_tiles.order)
+        usual = float(np.quantile(per_row, 0.05))
+        of_query = np.diff(self.found.indptr) - self.pilot.symmetric
+        self._scan(of_query < usual / 2, np.ones(n_keys, np.bool_))
+        if not self.pilot.symmetric:
+            of_key = np.bincount(self.found.cols, minlength=n_keys)
+            self._scan(np.ones(n_queries, np.bool_), of_key < usual / 2 * n_queries / n_keys)
+
+    def _scan(self, queries: npt.NDArray[np.bool_], keys: npt.NDArray[np.bool_]) -> None:
+        """Compare the sketches of all these queries and keys, if they are few on one side."""
+        query_index, key_index = (np.flatnonzero(some).astype(np.int32) for some in (queries, keys))
+        n_sketched = len(query_index) * len(key_index)
+        if not 0 < n_sketched <= _MOST_ORPHANS * len(queries) * len(keys):
+            return
+        points = self._sketches(query_index, key_index)
+        every_query, every_key = (
+            np.arange(len(index), dtype=np.int32) for index in (query_index, key_index)
+        )
+        # Cells share the work out evenly: the longer side is cut, the shorter one is in all.
+        query_start, key_start = _cuts(len(query_index)), _cuts(len(key_index))
+        if len(query_start) < len(key_start):
+            n_cells = len(key_start) - 1
+            every_query = np.tile(every_query, n_cells)
+            query_start = np.arange(n_cells + 1, dtype=np.int64) * len(query_index)
+        else:
+            n_cells = len(query_start) - 1
+            every_key = np.tile(every_key, n_cells)
+            key_start = np.arange(n_cells + 1, dtype=np.int64) * len(key_index)
+        self._search(points, Tiling(every_query, every_key, query_start, key_start))
+        self._count(n_sketched)
+
+    def missing(self, x: Array, rate: Float64) -> Missing:
+        """Squared error of leaving out the near pairs that were not found.
+
+        A tiling more, for one query in a few: it shows a near pair with the probability p with
+        which the first one showed the pairs now known, so that for each new pair there are
+        (1 - p) / p that stay unseen. Pairs of one query are added with their signs first. The limit
+        reckons with one pair more than was met: to have met none does not mean there is none.
+        Pairs that the rates draw often enough show in the variance, and do not count here.
+        """
+        queries, keys = self.everywhere
+        n_queries = len(queries)
+        one_in = 1 if n_queries <= _CHECKED_ALL else _CHECKED
+        some = queries[int(self.rng.integers(one_in)) :: one_in].copy()
+        points = self._sketches(some, keys)
+        depth = cell_depth(len(keys))
+        directions = self.rng.standard_normal((points.keys.shape[1], depth)).astype(np.float32)
+        rows, cols, values = self._search(points, _tiling(points, directions))
+        self._count(len(some) * (len(keys) >> depth))
+        entry = x[cols].astype(np.float64)
+        block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
+        seldom = rate[block, tile] * np.abs(entry) < _SELDOM
+        terms = np.bincount(rows[seldom], (values * entry)[seldom], n_queries)
+        known = _sum_of_squares(self.found.values) - self.pilot.symmetric * n_queries
+        p = min(0.9, max(0.05, self.first_squares / known)) if known > 0 else 0.5
+        met, factor = float(np.square(terms).sum()), one_in * (1 - p) / p
+        return Missing(factor * met, factor * (met + self._square_of_a_pair(x)))
+
+    def _square_of_a_pair(self, x: Array) -> float:
+        """Mean of K^2 x^2 over near pairs of the pilot rows, each as often as it weighs."""
+        apart = self.pilot.apart
+        squares = self.pilot.near_square[apart] * np.square(
+            x[self.pilot.near_col[apart]], dtype=np.float64
+        )
+        total = float(squares.sum())
+        return float(np.square(squares).sum()) / total if total > 0 else 0.0
+
+    def _sketches(self, query_index: Index32, key_index: Index32) -> Sketches:
+        sketcher = make_sketcher(
+            self.geometry, self.bandwidth, self.pilot, self.key_tiles, self.rng, self.sketch_dims
+        )
+        self.sketch_dims = sketcher.basis.shape[1]
+        return sketches(
+            self.geometry, sketcher, self.query_blocks, query_index, key_index, self.n_threads
+        )
+
+    def _search(self, points: Sketches, tiling: Tiling) -> tuple[Index32, Index32, Float32]:
+        met = cell_pairs(
+            self.geometry.queries,
+            self.geometry.keys,
+            self.bandwidth,
+            self.pilot.threshold,
+            points,
+            tiling,
+            self.found,
+            n_threads=self.n_threads,
+        )
+        self.found = merge_pairs(self.found, *met, n_threads=self.n_threads)
+        return met
+
+    def _count(self, n_sketched: int) -> None:
+        assert self.sketch_dims is not None
+        self.pairs += round(n_sketched * self.sketch_dims / self.geometry.keys.shape[1])
+
+    def neighbours(self) -> None:
+        """Search among the keys of queries that share a key."""
+        met = neighbours_of_neighbours(
+            self.geometry.queries,
+            self.geometry.keys,
+            self.bandwidth,
+            self.found,
+            least=_LEADING_VALUE,
+            width=_WIDTH,
+            threshold=self.pilot.threshold,
+            n_threads=self.n_threads,
+        )
+        self.found = merge_pairs(self.found, *met, n_threads=self.n_threads)
 
 
-def search_neighbours(
-    geometry: Geometry,
-    bandwidth: float,
-    found: FoundPairs,
-    *,
-    threshold: float,
-    n_threads: int | None,
-) -> NewPairs:
-    """Pairs with the keys of queries that share a key."""
-    sharing_indptr, sharing = _queries_of_keys(found, len(geometry.keys))
-    pairs = neighbours_of_neighbours(
-        geometry.queries,
-        geometry.keys,
-        bandwidth,
-        found,
-        sharing_indptr,
-        sharing,
-        least=_LEADING_VALUE,
-        width=_WIDTH,
-        threshold=threshold,
-        n_threads=n_threads,
-    )
-    return NewPairs(*pairs)
+def cell_depth(n_keys: int) -> int:
+    """How often keys are cut: cells of 1,024 keys at 32,768, growing with the square root."""
+    return max(0, round(math.log2(max(1, n_keys) / 32) / 2))
+
+
+def _sum_of_squares(values: Float32) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+def _cuts(n: int) -> Index:
+    return np.append(np.arange(0, n, _POINTS_PER_SCAN), n).astype(np.int64)
 
 
 def diagonal(n: int) -> FoundPairs:
@@ -100,16 +241,13 @@ def diagonal(n: int) -> FoundPairs:
     )
 
 
-def _projections(directions: Float32, points: Array) -> Float32:
-    return np.ascontiguousarray(directions @ points.T.astype(np.float32, copy=False))
+def _tiling(points: Sketches, directions: Float32) -> Tiling:
+    """Cells cut along directions in the space of the sketches."""
+    of_keys = _projections(points.keys, directions)
+    same = points.queries is points.keys
+    return random_tiling(of_keys, of_keys if same else _projections(points.queries, directions))
 
 
-def _queries_of_keys(found: FoundPairs, n_keys: int) -> tuple[Index, Index32]:
-    """The queries of each key, over pairs close enough to lead on."""
-    n_queries = len(found.indptr) - 1
-    leading = found.values >= _LEADING_VALUE
-    kept = np.concatenate([[0], np.cumsum(leading)])[found.indptr]
-    pairs = csr_array(
-        (found.values[leading], found.cols[leading], kept), shape=(n_queries, n_keys)
-    ).tocsc()
-    return pairs.indptr.astype(np.int64), pairs.indices.astype(np.int32)
+def _projections(points: Float32, directions: Float32) -> Float32:
+    everyone, origin = np.arange(len(points), dtype=np.int32), np.zeros(points.shape[1])
+    return project(points, everyone, origin, directions, n_threads=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from approxkmv.leaves import Array
@@ -17,8 +18,10 @@ class Sample:
     y: Array
     variance: float  # estimate of the mean squared error
     upper: float  # what the squared error stays below at the confidence asked for
+    left_out: float  # part of the variance: missed pairs that were not drawn
     checked: float  # squared error measured on the pilot rows, scaled to all rows
     pairs: int
+    n_mended: int  # rows computed exactly because their variance stood out
 
 
 @dataclass
@@ -35,3 +38,17 @@ class Outcome:
 def worth_a_look(n_queries: int, n_keys: int, n_dims: int) -> bool:
     """Whether the exact product takes longer than finding out about the data."""
     return n_queries * n_keys * (n_dims + 24) >= _SMALLEST_WORK
+
+
+class Clock:
+    """Adds the time since the last lap to the stage that has just ended."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self.last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Book the time since the last lap."""
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
+        self.last = now

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import uniform_filter
 
-from approxkmv.engine.near import NewPairs
 from approxkmv.engine.order import Blocks
 from approxkmv.leaves import Array, Float64
 
@@ -25,6 +24,7 @@ from approxkmv.leaves import Array, Float64
 _NARROW, _WIDE = 3, 13
 _WIDE_SHARE = 0.2
 _FLOOR_OF_BLOCK, _FLOOR_OF_ALL = 1e-3, 1e-4
+_BIN = 0.05  # of the logarithm of a rate, when rates are solved for
 
 
 def smoothed(second_moment: Float64) -> Float64:
@@ -48,16 +48,6 @@ class Rates:
     pairs: float  # expected kernel evaluations
     variance: float  # predicted variance of the product, summed over rows
 
-    def variance_of(
-        self, pairs: NewPairs, x: Array, query_blocks: Blocks, key_tiles: Blocks
-    ) -> float:
-        """Variance that these pairs would cause if they were left to the draws."""
-        size = np.abs(x[pairs.cols].astype(np.float64))
-        rate = self.rate[query_blocks.block_of[pairs.rows], key_tiles.block_of[pairs.cols]]
-        pi = np.minimum(1.0, rate * size)
-        square = (pairs.values.astype(np.float64) * size) ** 2
-        return float((square[pi > 0] * (1 / pi[pi > 0] - 1)).sum())
-
     def scaled(self, factor: float) -> Float64:
         """Rates for a variance smaller by about ``factor``."""
         return self.rate * factor
@@ -70,11 +60,13 @@ class Entries:
     one number, c times the tile's root mean square, and are tabulated.
     """
 
-    def __init__(self, x: Array, key_tiles: Blocks) -> None:
-        size = np.abs(x.astype(np.float64))
+    def __init__(self, size: Array, key_tiles: Blocks) -> None:
+        size = np.abs(size.astype(np.float64))
         squares = np.bincount(key_tiles.block_of, size**2, len(key_tiles.sizes))
         self.rms = np.sqrt(squares / key_tiles.sizes)
-        shape = np.sort(size / np.maximum(self.rms[key_tiles.block_of], np.finfo(float).tiny))
+        shape = size / np.maximum(self.rms[key_tiles.block_of], np.finfo(float).tiny)
+        # Every so many of the sizes in order: their distribution.
+        shape = np.sort(shape[:: max(1, len(shape) >> 16)])
         shape = shape[:: max(1, len(shape) // 1024)]
         self.log_grid = np.linspace(-25.0, 25.0, 251)
         pi = np.minimum(1.0, np.exp(self.log_grid)[:, None] * shape)
@@ -99,15 +91,20 @@ def solve_rates(
     n_pairs = np.outer(query_blocks.sizes, key_tiles.sizes).astype(np.float64)
     root = np.sqrt(second_moment)
     with np.errstate(divide="ignore"):
-        log_root = np.log(root * entries.rms)
-    weight = n_pairs * second_moment * entries.rms**2
+        log_root = np.maximum(np.log(root * entries.rms), -700.0)
+    # Tiles of nearly the same rate are treated as one, so that bisection is cheap.
+    lowest = float(log_root.min())
+    bins = np.rint((log_root - lowest) / _BIN).astype(np.int64).ravel()
+    centres = lowest + _BIN * np.arange(int(bins.max()) + 1, dtype=np.float64)
+    pairs_of = np.bincount(bins, n_pairs.ravel())
+    weight_of = np.bincount(bins, (n_pairs * second_moment * entries.rms**2).ravel())
 
     def variance(log_factor: float) -> float:
-        return float((weight * entries.mean_excess(log_root + log_factor)).sum())
+        return float(weight_of @ entries.mean_excess(centres + log_factor))
 
-    low, high = -60.0, 400.0
+    low, high = -60.0, 800.0
     while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (middle, high) if variance(middle) > target else (low, middle)
-    pairs = float((n_pairs * entries.mean_drawn(log_root + high)).sum())
+    pairs = float(pairs_of @ entries.mean_drawn(centres + high))
     return Rates(math.exp(min(high, 300.0)) * root, pairs, variance(high))

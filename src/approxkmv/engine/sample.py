@@ -1,9 +1,12 @@
-"""Draw, multiply, and say how large the error is.
+"""Draw, multiply, mend the rows that stand out, and say how large the error is.
 
-The variance of the product is estimated without bias from the drawn values themselves. How far
-the error may lie above its root mean square depends on how many independent parts it has: blocks of
-queries are drawn independently, so the effective number of degrees of freedom is at least that of
-their variances (Satterthwaite).
+The variance of every entry of the product is estimated without bias from the drawn values
+themselves. How far the error may lie above its root mean square depends on how many independent
+parts it has: blocks of queries are drawn independently, so the effective number of degrees of
+freedom is at least that of their variances (Satterthwaite).
+
+A near pair that the search missed shows when it is drawn: its row has a variance far above all
+others. Such rows are few, and are computed exactly.
 """
 
 from __future__ import annotations
@@ -11,21 +14,19 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaincinv
 
+from approxkmv.engine.near import Missing
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.outcome import Sample
 from approxkmv.engine.pilot import Pilot
-from approxkmv.leaves import (
-    Array,
-    DrawPlan,
-    Float64,
-    FoundPairs,
-    Geometry,
-    sampled_product,
-)
+from approxkmv.exact import ExactKernel
+from approxkmv.leaves import Array, DrawPlan, Float64, FoundPairs, Index, sampled_product
+
+_MOST_PASSES = 3
+_PARTS_OF_ONE = 12
 
 
 def draw(
-    geometry: Geometry,
+    kernel: ExactKernel,
     found: FoundPairs,
     x: Array,
     rate: Float64,
@@ -33,12 +34,14 @@ def draw(
     key_tiles: Blocks,
     pilot: Pilot,
     *,
+    allowed: float,
+    missing: Missing,
+    most_rows: int,
     delta: float,
     seed: int,
     stream: int,
-    n_threads: int | None,
 ) -> Sample:
-    """Draw keys for every block at the given rates and multiply."""
+    """Draw keys for every block at the given rates, multiply, and mend at most so many rows."""
     plan = DrawPlan(
         query_blocks.order,
         query_blocks.start,
@@ -49,20 +52,100 @@ def draw(
         seed,
         stream,
     )
-    sums = sampled_product(geometry, plan, found, x, n_threads=n_threads)
-    per_block = np.maximum(sums.variance, 0.0)
-    variance = float(per_block.sum())
-    error = sums.out[pilot.rows].astype(np.float64) - pilot.products
-    rows_per_pilot_row = query_blocks.sizes / np.bincount(pilot.block_of, minlength=pilot.n_blocks)
-    checked = float((error**2 * rows_per_pilot_row[pilot.block_of]).sum())
-    sums.out[pilot.rows] = pilot.products
+    sums = sampled_product(kernel.geometry, plan, found, x, n_threads=kernel.n_threads)
+    y = sums.out
+    variance, unseen = np.maximum(sums.variance, 0.0), np.maximum(sums.mass, 0.0)
+    error = y[pilot.rows].astype(np.float64) - pilot.products
+    checked = float((error**2 * pilot.stands_for).sum())
+    evenness = measured_evenness(checked, float(variance[pilot.rows] @ pilot.stands_for), pilot)
+    y[pilot.rows] = pilot.products
+    variance[pilot.rows] = 0.0
+
+    mended, left_out = np.empty(0, np.int64), 0.0
+    # Two ways to see the same pairs: by a tiling more, and by what the draws met.
+    for _ in range(_MOST_PASSES):
+        some = rows_to_mend(
+            variance,
+            unseen,
+            query_blocks,
+            allowed - max(missing.at_most, left_out),
+            delta,
+            most_rows - len(mended),
+        )
+        if len(some) == 0:
+            break
+        exact = kernel.at_queries(some).product(x[:, None]).out[:, 0]
+        left_out += unseen_error(y[some], exact, variance[some], unseen[some])
+        y[some] = exact
+        variance[some] = 0.0
+        mended = np.append(mended, some)
+    kept = float(variance.sum())
     return Sample(
-        y=sums.out,
-        variance=variance,
-        upper=variance * spread(per_block, delta),
+        y=y,
+        variance=evenness * kept + max(missing.expected, left_out),
+        upper=kept * spread(_by_block(variance, query_blocks), delta)
+        + max(missing.at_most, left_out),
         checked=checked,
-        pairs=int((sums.n_drawn * query_blocks.sizes).sum()),
+        left_out=max(missing.at_most, left_out),
+        pairs=int((sums.n_drawn * query_blocks.sizes).sum()) + len(mended) * len(kernel.keys),
+        n_mended=len(mended),
     )
+
+
+def measured_evenness(checked: float, predicted: float, pilot: Pilot) -> float:
+    """How much smaller the error of evenly spaced draws is than that of independent ones.
+
+    The variance is estimated for independent draws. Evenly spaced ones do better where kernel
+    values change smoothly along the order of the keys: the squared error of the pilot rows tells by
+    how much. It varies like a mean over as many parts as there are blocks, and is mixed with 1
+    accordingly; it makes the estimate of the error smaller, never the limit that must be met.
+    """
+    if not predicted > 0:
+        return 1.0
+    weight = pilot.n_blocks / (pilot.n_blocks + _PARTS_OF_ONE)
+    return min(1.0, max(0.25, weight * checked / predicted + 1 - weight))
+
+
+def rows_to_mend(
+    variance: Float64,
+    unseen: Float64,
+    query_blocks: Blocks,
+    allowed: float,
+    delta: float,
+    most_rows: int,
+) -> Index:
+    """The fewest rows of largest variance without which the error is allowed.
+
+    A missed pair of probability pi that was drawn makes its row stand out; for each of them there
+    are 1 / pi that were not drawn and stay unseen: the error keeps their squares, which the mass
+    of the mended rows estimates.
+    """
+    factor = spread(_by_block(variance, query_blocks), delta)
+    if factor * float(variance.sum()) <= allowed or most_rows <= 0:
+        return np.empty(0, np.int64)
+    worst = np.argsort(variance, kind="stable")[::-1][:most_rows]
+    left = float(variance.sum()) - np.cumsum(variance[worst]) + np.cumsum(unseen[worst])
+    # Without its few largest terms the error has more independent parts: count anew.
+    for _ in range(3):
+        enough = np.flatnonzero(factor * left <= 0.97 * allowed)
+        chosen = worst[: int(enough[0]) + 1] if len(enough) else worst
+        rest = variance.copy()
+        rest[chosen] = 0.0
+        factor = spread(_by_block(rest, query_blocks), delta)
+    return np.sort(chosen)
+
+
+def unseen_error(drawn: Array, exact: Array, variance: Float64, mass: Float64) -> float:
+    """Squared error of the rows like the mended ones whose missed pairs were not drawn.
+
+    A missed pair K x of probability pi that was drawn adds t = K x / pi to the row, and t^2 to its
+    variance. What the row lacks without it, r, is then t less the error seen: more than K x if the
+    row has other missed pairs. One of pi such rows is seen: the others have the squared error
+    r^2 / (pi r / (K x)) = t r together. It is at least the mass K^2 x^2 / pi = t K x.
+    """
+    term = np.sqrt(variance)
+    lacking = np.maximum(term - np.abs(drawn.astype(np.float64) - exact), 0.0)
+    return float(np.maximum(term * lacking, mass).sum())
 
 
 def spread(variances: Float64, delta: float) -> float:
@@ -73,3 +156,9 @@ def spread(variances: Float64, delta: float) -> float:
     degrees = total**2 / float((variances**2).sum())
     # The quantile of chi-squared, without the weight of importing scipy.stats.
     return max(1.0, 2 * float(gammaincinv(degrees / 2, 1 - delta)) / degrees)
+
+
+def _by_block(variance: Float64, query_blocks: Blocks) -> Float64:
+    return np.asarray(
+        np.bincount(query_blocks.block_of, variance, len(query_blocks.sizes)), np.float64
+    )

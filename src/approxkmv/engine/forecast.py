@@ -1,0 +1,84 @@
+"""What the draws would cost, from the pilot rows and the near pairs found so far.
+
+A near pair that was missed is either left to the draws, which must then be frequent enough for it,
+or counted among the rare ones: as long as it is not drawn, leaving it out costs its own square and
+nothing more; if it is drawn, its row stands out by its variance and is computed exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from approxkmv.engine.order import Blocks
+from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
+from approxkmv.leaves import Array, Float64, FoundPairs
+
+# Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
+SAMPLED_PAIR = 1.3
+# Rare pairs may take this share of the error allowed; the pilot sees few of them, hence the factor.
+_MOST_RARE, _RARE_FACTOR = 0.3, 2.0
+_RARE_FROM = (np.inf, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Rates to draw with, and the cost of drawing and of mending rows, in pairs."""
+
+    rates: Rates
+    cost: float
+    rare_from: float  # near pairs from this value on are not reckoned with in the rates
+    rare_mass: float  # squared error of leaving them out
+
+
+class Forecaster:
+    """Forecasts for one vector and one error."""
+
+    def __init__(
+        self, pilot: Pilot, size: Array, query_blocks: Blocks, key_tiles: Blocks, target: float
+    ) -> None:
+        self.pilot, self.target = pilot, target
+        self.query_blocks, self.key_tiles = query_blocks, key_tiles
+        self.entries = Entries(size, key_tiles)
+        self.light = pilot.per_pair(pilot.light)
+        self.size: Float64 = np.abs(size.astype(np.float64))[pilot.near_col]
+        self.weight = pilot.stands_for[pilot.near_row]
+        self.mass = self.weight * pilot.near_square * self.size**2
+        self.term = np.sqrt(pilot.near_square) * size.astype(np.float64)[pilot.near_col]
+
+    def all_known(self) -> Forecast:
+        """As if the search had found every near pair."""
+        rates = self._rates(self.light, self.target)
+        return Forecast(rates, SAMPLED_PAIR * rates.pairs, np.inf, 0.0)
+
+    def __call__(self, found: FoundPairs) -> Forecast:
+        """The cheapest way, given what was found."""
+        missed = self.pilot.missed(found)
+        options = []
+        for value in _RARE_FROM:
+            rare = missed & (self.pilot.near_square >= value**2)
+            mass = self._square_of(rare)
+            left = self.target - _RARE_FACTOR * mass
+            if left < (1 - _MOST_RARE) * self.target:
+                break
+            common = self.pilot.per_pair(self.pilot.near_sums(missed & ~rare))
+            rates = self._rates(self.light + common, left)
+            block = self.pilot.block_of[self.pilot.near_row[rare]]
+            tile = self.key_tiles.block_of[self.pilot.near_col[rare]]
+            drawn = np.minimum(1.0, rates.rate[block, tile] * self.size[rare])
+            rows = float((self.weight[rare] * drawn).sum())
+            cost = SAMPLED_PAIR * rates.pairs + rows * len(self.key_tiles.order)
+            options.append(Forecast(rates, cost, value, mass))
+        return min(options, key=lambda option: option.cost)
+
+    def _square_of(self, chosen: npt.NDArray[np.bool_]) -> float:
+        """Squared error, over all rows, of leaving these near pairs out."""
+        terms = np.bincount(self.pilot.near_row[chosen], self.term[chosen], len(self.pilot.rows))
+        return float(self.pilot.stands_for @ terms**2)
+
+    def _rates(self, second_moment: Float64, target: float) -> Rates:
+        moment = smoothed(second_moment)
+        return solve_rates(moment, self.entries, self.query_blocks, self.key_tiles, target)
