@@ -1,7 +1,7 @@
 """Run the stages of the engine and draw what they do: python docs/make_engine_pictures.py.
 
 Writes docs/_static/engine_*.png and prints the numbers quoted in docs/how_it_works.md. Needs
-matplotlib. About a minute and a half on two cores.
+matplotlib, and a few minutes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from PIL import Image
 import approxkmv as akmv
 from approxkmv.datasets import clusters, vectors
 from approxkmv.engine import planner
-from approxkmv.engine.near import search_neighbours, search_tilings
-from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.engine.pilot import Pilot, run_pilot
-from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
+from approxkmv.engine.near import Search
+from approxkmv.engine.order import Blocks
+from approxkmv.engine.outcome import Clock, Outcome
+from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.planner import Study
+from approxkmv.engine.probability import smoothed, solve_rates
 from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
-from approxkmv.leaves import FoundPairs, merge_pairs
 
 OUT = Path(__file__).parent / "_static"
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#767676"
@@ -36,43 +37,41 @@ ROWS_PER_BLOCK, KEYS_PER_TILE = planner._ROWS_PER_BLOCK, planner._KEYS_PER_TILE
 
 @dataclass(frozen=True)
 class Stages:
-    """One problem, and what the first stages make of it."""
+    """One problem, and what the engine learns about it before it draws."""
 
     kernel: ExactKernel
     bandwidth: float
     x: np.ndarray
-    query_blocks: Blocks
-    key_tiles: Blocks
-    threshold: float
-    pilot: Pilot
+    study: Study
 
-    def rates(self, found: FoundPairs) -> Rates:
-        missed = self.pilot.missed_squares(found)
-        return self.rates_for(self.pilot.per_pair(self.pilot.light + missed))
+    @property
+    def pilot(self) -> Pilot:
+        return self.study.pilot
 
-    def rates_for(self, moment: np.ndarray) -> Rates:
-        allowed = (EPS * np.linalg.norm(self.x)) ** 2
-        entries = Entries(self.x, self.key_tiles)
+    @property
+    def query_blocks(self) -> Blocks:
+        return self.study.query_blocks
+
+    @property
+    def key_tiles(self) -> Blocks:
+        return self.study.key_tiles
+
+    def new_search(self) -> Search:
         blocks = self.query_blocks, self.key_tiles
-        return solve_rates(smoothed(moment), entries, *blocks, planner._AIM * allowed)
+        rng = np.random.default_rng(SEED)
+        return Search(self.kernel.geometry, self.bandwidth, self.pilot, *blocks, rng, None)
 
 
 def first_stages() -> Stages:
     queries, keys, bandwidth = clusters(N, 64, rng=SEED)
     x = vectors(N, SEED)["gauss"]
     kernel = prepare(queries, keys, bandwidth)
-    query_blocks, key_tiles = norm_order(kernel.geometry, ROWS_PER_BLOCK, KEYS_PER_TILE)
-    pilot = run_pilot(
-        kernel.geometry,
-        x,
-        query_blocks,
-        key_tiles,
-        rows_per_block=planner._PILOT_ROWS,
-        threshold=4 * EPS / np.sqrt(N),
-        rng=np.random.default_rng(SEED),
-        n_threads=None,
-    )
-    return Stages(kernel, bandwidth, x, query_blocks, key_tiles, pilot.threshold, pilot)
+    outcome = Outcome("")
+    rng, clock = np.random.default_rng(SEED), Clock(outcome.seconds)
+    study = planner.study(kernel, bandwidth, x, eps=EPS, rng=rng, outcome=outcome, clock=clock)
+    assert study is not None
+    print(f"study: bandwidth {bandwidth:.3f}, {outcome.numbers}")
+    return Stages(kernel, bandwidth, x, study)
 
 
 def save(figure: plt.Figure, name: str) -> None:
@@ -120,7 +119,7 @@ def draw_order(s: Stages) -> None:
         for start in range(0, N, ROWS_PER_BLOCK):
             rows = rng.choice(query_order[start : start + ROWS_PER_BLOCK], some, replace=False)
             K = gaussian_kernel(s.kernel.queries[rows], s.kernel.keys[key_order], s.bandwidth)
-            K[s.threshold <= K] = 0  # near pairs are searched for, not drawn
+            K[s.pilot.threshold <= K] = 0  # near pairs are searched for, not drawn
             means.append((K**2).reshape(some, -1, KEYS_PER_TILE).mean(axis=(0, 2)))
         maps.append(np.array(means))
     norm = LogNorm(maps[1].min(), maps[1].max())
@@ -144,10 +143,12 @@ def draw_order(s: Stages) -> None:
     save(figure, "order")
 
 
-def draw_rates(s: Stages, found: FoundPairs) -> None:
+def draw_rates(s: Stages) -> None:
     """Second moments of the pilot, pooled; and the shares of keys that are drawn."""
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.1), layout="constrained")
-    raw = s.pilot.per_pair(s.pilot.light + s.pilot.missed_squares(found))
+    forecast = s.study.forecast
+    common = s.pilot.missed(s.study.search.found) & (s.pilot.near_square < forecast.rare_from**2)
+    raw = s.pilot.per_pair(s.pilot.light + s.pilot.near_sums(common))
     pooled = smoothed(raw)
     title = f"Pilot: mean $K^2$ of {planner._PILOT_ROWS} rows"
     limits = LogNorm(max(raw[raw > 0].min(), pooled.min() / 3), raw.max())
@@ -159,7 +160,7 @@ def draw_rates(s: Stages, found: FoundPairs) -> None:
         "",
     )
     heat(axes[1], pooled, "Pooled over neighbours: $V_{ab}$", limits, "")
-    rates = s.rates(found)
+    rates = forecast.rates
     size = np.abs(s.x[s.key_tiles.order])
     drawn = np.array(
         [
@@ -177,55 +178,62 @@ def draw_rates(s: Stages, found: FoundPairs) -> None:
         f"rates: share drawn {drawn.mean():.2%}, from {drawn.min():.2%} to {drawn.max():.1%}; "
         f"predicted error {np.sqrt(rates.variance) / np.linalg.norm(s.x):.3f} |x|"
     )
-    flat = s.rates_for(np.full_like(raw, raw.mean()))
+    flat = solve_rates(
+        np.full_like(raw, raw.mean()),
+        s.study.forecaster.entries,
+        s.query_blocks,
+        s.key_tiles,
+        rates.variance,
+    )
     print(f"one rate for all tiles would need {flat.pairs / N**2:.2%} of the pairs")
     save(figure, "rates")
 
 
-def draw_near(s: Stages) -> FoundPairs:
-    """Near pairs found after each tiling, with and without neighbours of neighbours."""
+def draw_near(s: Stages) -> None:
+    """Near pairs found, and pairs needed, round by round, with and without the steps after."""
     figure, (recall, cost) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
-    last = FoundPairs.none(N)
-    for neighbours, colour, name in (
-        (False, GREY, "tilings alone"),
-        (True, BLUE, "and neighbours"),
+    forecaster = s.study.forecaster
+    mass, apart = s.pilot.near_square, s.pilot.apart
+    print(f"near: {apart.sum() / len(s.pilot.rows):.1f} near pairs in a pilot row")
+    for steps, colour, name in (
+        (0, GREY, "tilings alone"),
+        (1, ORANGE, "and neighbours"),
+        (2, BLUE, "and orphans"),
     ):
-        found = FoundPairs.none(N)
-        rng = np.random.default_rng(SEED)
-        shares, needed = [0.0], [s.rates(found).pairs / N**2]
-        weights = s.pilot.near_square
-        for _ in range(12):
-            new = search_tilings(
-                s.kernel.geometry, found, 1, threshold=s.threshold, rng=rng, n_threads=None
-            )
-            found = merge_pairs(found, *new)
-            if neighbours:
-                new = search_neighbours(
-                    s.kernel.geometry, s.bandwidth, found, threshold=s.threshold, n_threads=None
-                )
-                found = merge_pairs(found, *new)
-            shares.append(float(weights[~s.pilot.missed(found)].sum() / weights.sum()))
-            needed.append(s.rates(found).pairs / N**2)
-        print(f"near, {name}: found {np.round(shares, 4).tolist()}")
-        print(f"  pairs needed, share of n²: {np.round(needed, 4).tolist()}")
-        recall.plot(100 * np.array(shares), "o-", ms=3.5, color=colour, label=name)
-        cost.plot(100 * np.array(needed), "o-", ms=3.5, color=colour, label=name)
-        last = found
-    recall.set_ylim(0, 103)
-    recall.legend(frameon=False, fontsize=8, loc="lower right")
-    plain(recall, "Squared weight of near pairs found, %", "tilings", "")
+        search = s.new_search()
+        counts, missed, forecasts = [0], [1.0], [forecaster(search.found)]
+        for n_tilings in (4, 2, 2, 2, 2):
+            search.tilings(n_tilings, *search.everywhere)
+            if steps >= 1:
+                search.neighbours()
+            if steps >= 2:
+                search.orphans()
+            counts.append(search.n_tilings)
+            missed.append(float(mass[s.pilot.missed(search.found)].sum() / mass.sum()))
+            forecasts.append(forecaster(search.found))
+        needed = np.array([forecast.cost / N**2 for forecast in forecasts])
+        print(f"near, {name}: missed {np.round(missed, 6).tolist()}")
+        print(f"  cost, share of n²: {np.round(needed, 4).tolist()}")
+        print(f"  rare from {[forecast.rare_from for forecast in forecasts]}")
+        drawn_missed = np.where(np.array(missed) > 0, 100 * np.array(missed), np.nan)
+        recall.plot(counts, drawn_missed, "o-", ms=3.5, color=colour, label=name)
+        cost.plot(counts, 100 * needed, "o-", ms=3.5, color=colour, label=name)
+    recall.set_yscale("log")
+    recall.yaxis.set_major_formatter("{x:g}")
+    recall.set_xlim(cost.get_xlim())
+    recall.legend(frameon=False, fontsize=8)
+    plain(recall, "Squared weight of near pairs missed, %", "tilings", "")
     cost.set_yscale("log")
     cost.axhline(100, color=RED, lw=1)
     cost.text(12, 80, "exact product", color=RED, fontsize=8, ha="right", va="top")
-    all_known = s.rates_for(s.pilot.per_pair(s.pilot.light)).pairs / N**2
+    all_known = forecaster.all_known().cost / N**2
     cost.axhline(100 * all_known, color=GREEN, lw=1, ls="--")
     cost.text(0, 80 * all_known, "all near pairs known", color=GREEN, fontsize=8, va="top")
     cost.set_ylim(40 * all_known, 180)
     cost.yaxis.set_major_formatter("{x:g}")
-    plain(cost, f"Pairs to draw for eps = {EPS:g}, % of n²", "tilings", "")
-    print(f"  all near pairs known: {all_known:.4f}; found per query {len(last.cols) / N:.1f}")
+    plain(cost, f"Cost of drawing for eps = {EPS:g}, % of n²", "tilings", "")
+    print(f"  all near pairs known: {all_known:.4f}")
     save(figure, "near")
-    return last
 
 
 def draw_error(s: Stages) -> None:
@@ -270,20 +278,21 @@ def draw_error(s: Stages) -> None:
 def error_runs(
     s: Stages, kind: str, tolerances: tuple[float, ...]
 ) -> list[tuple[float, float, float, float]]:
-    """(eps, share of pairs, true error, estimate) of sampled products with three seeds each."""
+    """(eps, share of pairs, true error, estimate) of sampled products with two seeds each."""
     x = vectors(N, SEED)[kind]
     options = {"bandwidth": s.bandwidth, "return_info": True}
     exact, info = akmv.matvec(s.kernel.queries, s.kernel.keys, x, method="exact", **options)
     print(f"error, x = {kind}: |Kx| / |x| {info.product_norm:.2f}")
     runs = []
     for eps in tolerances:
-        for seed in range(3):
+        for seed in range(2):
             y, info = akmv.matvec(s.kernel.queries, s.kernel.keys, x, eps=eps, rng=seed, **options)
             true = float(np.linalg.norm((y - exact).astype(np.float64)) / np.linalg.norm(x))
             share = info.pairs / info.pairs_exact
             print(
                 f"  eps {eps:g}: {info.method}, pairs {share:.1%}, error {true:.3f}, "
-                f"estimate {info.error_estimate:.3f}, draws {info.plan.numbers.get('draws')}"
+                f"estimate {info.error_estimate:.3f}, draws {info.plan.numbers.get('draws')}, "
+                f"mended rows {info.plan.numbers.get('mended_rows')}"
             )
             if info.method == "sampled":
                 runs.append((eps, share, true, info.error_estimate))
@@ -316,9 +325,9 @@ def uniform_errors(s: Stages) -> tuple[np.ndarray, np.ndarray, float]:
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     stages = first_stages()
-    print(f"bandwidth {stages.bandwidth:.3f}, threshold {stages.threshold:.4f}")
     draw_order(stages)
-    draw_rates(stages, draw_near(stages))
+    draw_near(stages)
+    draw_rates(stages)
     draw_error(stages)
 
 

@@ -358,7 +358,7 @@ def test_rows_that_stand_out_are_mended() -> None:
     assert 0 < sample.n_mended < 150
     assert sample.pairs == plain.pairs + sample.n_mended * 400
     changed = np.flatnonzero(sample.y != plain.y)
-    assert len(changed) <= sample.n_mended
+    assert len(changed) == sample.n_mended
     np.testing.assert_allclose(sample.y[changed], exact[changed], rtol=1e-9)
     assert sample.upper <= allowed
     assert 0 < sample.left_out <= sample.variance <= sample.upper
