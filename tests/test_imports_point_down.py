@@ -23,7 +23,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.product"],
     ["approxkmv.engine"],
     ["approxkmv.paper"],
-    ["approxkmv.datasets"],
+    ["approxkmv.datasets", "approxkmv.capture"],
     ["approxkmv.files"],
     ["approxkmv.rounding"],
     ["approxkmv.exact"],
