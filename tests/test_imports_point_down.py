@@ -22,6 +22,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.operator"],
     ["approxkmv.product"],
     ["approxkmv.engine"],
+    ["approxkmv.diagnosis"],
     ["approxkmv.paper"],
     ["approxkmv.datasets", "approxkmv.capture"],
     ["approxkmv.files"],

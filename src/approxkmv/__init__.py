@@ -15,6 +15,8 @@ from approxkmv.product import row_sums as row_sums
 if TYPE_CHECKING:
     from approxkmv import datasets as datasets
     from approxkmv import paper as paper
+    from approxkmv.diagnosis import Diagnosis as Diagnosis
+    from approxkmv.diagnosis import diagnose as diagnose
     from approxkmv.operator import GaussianKernel as GaussianKernel
 
 __version__ = _version("approxkmv")
@@ -29,8 +31,10 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"approxkmv.{name}")
     if name == "GaussianKernel":
         return importlib.import_module("approxkmv.operator").GaussianKernel
+    if name in ("Diagnosis", "diagnose"):
+        return getattr(importlib.import_module("approxkmv.diagnosis"), name)
     raise AttributeError(f"module 'approxkmv' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "GaussianKernel", "datasets", "paper"})
+    return sorted({*globals(), "Diagnosis", "GaussianKernel", "datasets", "diagnose", "paper"})
