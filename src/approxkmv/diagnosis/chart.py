@@ -66,7 +66,9 @@ def heat_map(cells: dict[tuple[int, int], float], *, label: str) -> str:
     columns = sorted({column for _, column in cells})
     size = max(14, min(40, (_WIDTH - 48) // max(1, len(columns))))
     shown = [math.log10(v) for v in cells.values() if 0 < v < math.inf]
-    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+    # Two decades below the largest are told apart; one head of 1e-6 must not darken all others.
+    high = max(shown, default=1.0)
+    low = max(min(shown, default=0.0), high - 2)
     parts = []
     for r, row in enumerate(rows):
         y = 24 + size * r
@@ -173,6 +175,8 @@ def _short(value: float) -> str:
         return f"{value:g}"
     if abs(value) >= 10000:
         return f"{value / 1000:g}k" if abs(value) < 1e6 else f"{value:.0e}".replace("e+0", "e")
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
     return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.0e}".replace("e-0", "e-")
 
 
@@ -181,7 +185,7 @@ def _position(value: float, low: float, high: float) -> float:
         return 0.0
     if value == math.inf:
         return 1.0
-    return (math.log10(value) - low) / (high - low) if high > low else 0.5
+    return max(0.0, math.log10(value) - low) / (high - low) if high > low else 0.5
 
 
 def _shade(value: float, low: float, high: float) -> str:

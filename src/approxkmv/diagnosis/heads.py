@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy.typing as npt
 
 from approxkmv._table import table
 from approxkmv.capture import Head, LoadedModel, capture_heads
-from approxkmv.diagnosis.measure import Advance
 from approxkmv.paper.assumption import kernel_constant, softmax_constant
 from approxkmv.paper.reduction import attention_to_gaussian
 
@@ -109,7 +108,7 @@ def diagnose_model(
     token_ids: npt.ArrayLike,
     *,
     layers: Collection[int] | None = None,
-    advance: Advance | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> ModelDiagnosis:
     """Constants of every head of a model on a text.
 
@@ -120,8 +119,8 @@ def diagnose_model(
     token_ids : array_like of int, shape (n_tokens,)
     layers : collection of int, optional
         Layers to look at; all by default.
-    advance : callable, optional
-        Called after each head with its share of the work.
+    progress : callable, optional
+        Called after each head with the share of the work done, from 0 to 1.
 
     Returns
     -------
@@ -140,6 +139,6 @@ def diagnose_model(
     for head in capture_heads(loaded, token_ids, layers=layers):
         constants.append(head_constants(head))
         n_tokens, is_causal, has_bias = len(head.query), head.is_causal, head.bias is not None
-        if advance is not None:
-            advance(1 / n_heads)
+        if progress is not None:
+            progress(len(constants) / n_heads)
     return ModelDiagnosis(loaded.name, n_tokens, is_causal, has_bias, tuple(constants))

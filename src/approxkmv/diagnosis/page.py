@@ -24,7 +24,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0;
          border-bottom: 1px solid #ddd; overflow-wrap: anywhere; }
 th { font-weight: 600; white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; display: block; }
 svg text { font: 13px system-ui, sans-serif; fill: #333; }
 svg text.cell { font-size: 11px; }
@@ -36,6 +36,7 @@ svg text.cell { font-size: 11px; }
 .bar { fill: #5b7db8; }
 .note { color: #555; font-size: .9rem; }
 .scroll { overflow-x: auto; }
+@media (max-width: 30rem) { svg text { font-size: 18px; } svg text.cell { font-size: 12px; } }
 @media print { body { max-width: none; font-size: 11pt; } section { break-inside: avoid; } }
 """
 
@@ -105,8 +106,9 @@ def model_page(report: ModelDiagnosis, title: str) -> str:
         + _note("Layers down, heads across; the paper's matrix, over all pairs of tokens."),
         "c of the model's softmax": _scroll(heat_map(softmax, label="c of softmax"))
         + _note("The attention matrix the model uses, with its mask."),
-        "Every head": f"<table><tr><th>layer</th><th>head</th><th>c of K</th>"
-        f"<th>c of softmax</th></tr>{rows}</table>",
+        "Every head": "<table><tr><th>layer</th><th>head</th>"
+        '<th class="number">c of K</th><th class="number">c of softmax</th></tr>'
+        f"{rows}</table>",
     }
     largest = max(kernel.values())
     return _page(

@@ -91,7 +91,8 @@ class Diagnosis:
             "row sums": f"mean {self.mean_row_sum:.4g}, median {self.median_row_sum:.4g}, "
             f"max {self.max_row_sum:.4g}{rows}",
             "log entries": ", ".join(
-                f"{share:.4g}: {value:.4g}" for share, value in self._some_quantiles()
+                f"{share:.4g} of them up to {self.log_quantiles[share]:.4g}"
+                for share in (0.01, 0.5, 0.99, 1.0)
             ),
             "n-th over next": _power(self.ratios.log_to_next),
             "n-th over 2n-th": _power(self.ratios.log_to_twice),
@@ -105,9 +106,6 @@ class Diagnosis:
             + " (predicted, for x = 1)",
             "cost": f"{self.pairs:,} pairs ({share:.2g} of all), {self.seconds:.2g} s",
         }
-
-    def _some_quantiles(self) -> list[tuple[float, float]]:
-        return [(q, self.log_quantiles[q]) for q in (0.01, 0.5, 0.99, 1.0)]
 
     def __str__(self) -> str:
         facts = self.facts()
