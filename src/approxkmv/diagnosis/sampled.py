@@ -26,6 +26,7 @@ from approxkmv.diagnosis.measure import Advance, Measured, ratios_at
 from approxkmv.exact import prepare
 from approxkmv.leaves import Array
 from approxkmv.paper.assumption import largest_entries, log_kernel
+from approxkmv.rounding import rounding_bound
 
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -57,7 +58,7 @@ def measure_rows(
     tops = _tops(queries, keys, bandwidth, rng)
     advance(0.5 if symmetric else 0.2)
     if symmetric:
-        c, interval = _symmetric(np.exp(log_sums), delta, len(keys))
+        c, interval = _symmetric(np.exp(log_sums), delta, len(keys), look.rounding)
     else:
         c, interval = _asymmetric(queries, keys, look, log_sums, tops, delta, advance)
     ratios = ratios_at(tops.largest, tops.n_head)
@@ -89,6 +90,7 @@ class _Look:
         self._bandwidth, self._n_rows = bandwidth, n_rows
         self._rng, self._n_threads = rng, n_threads
         self.pairs = 0
+        self.rounding = 0.0  # largest relative rounding error that a sum so far may have
 
     def log_row_sums(self, queries: Array, keys: Array, *, squared: bool = False) -> Float:
         """Log of the sums of K, or of K², of independent random rows.
@@ -97,6 +99,7 @@ class _Look:
         """
         bandwidth = self._bandwidth / math.sqrt(2) if squared else self._bandwidth
         kernel = prepare(queries, keys, bandwidth, n_threads=self._n_threads)
+        self.rounding = max(self.rounding, min(rounding_bound(kernel, 1.0), 1.0))
         rows = self._rng.integers(len(queries), size=self._n_rows)
         self.pairs += len(rows) * len(keys)
         parts = np.array_split(rows, math.ceil(len(rows) / _ROWS_PER_STEP))
@@ -156,12 +159,20 @@ def _symmetric_constant(row_sums: Float) -> float:
     return max(0.0, float(row_sums.mean()) - 1)
 
 
-def _symmetric(row_sums: Float, delta: float, n: int) -> tuple[float, tuple[float, float]]:
+def _symmetric(
+    row_sums: Float, delta: float, n: int, rounding: float
+) -> tuple[float, tuple[float, float]]:
     """The constant is the mean of row sums without the diagonal; each is at most √S - 1."""
-    rest = np.maximum(row_sums - 1, 0.0)
-    low = max(lower_mean(rest, delta / 2), float(row_sums.max()) ** 2 / n - 1)
-    high = upper_mean(rest, lambda mean: math.sqrt(n * (mean + 1)) - 1, delta / 2)
-    return _symmetric_constant(row_sums), (low, min(high, n - 1.0))
+    smallest, largest = row_sums * (1 - rounding), row_sums * (1 + rounding)
+    low = lower_mean(np.maximum(smallest - 1, 0.0), delta / 2)
+    low = max(low, float(smallest.max()) ** 2 / n - 1)
+    high = upper_mean(
+        np.maximum(largest - 1, 0.0),
+        lambda mean: (1 + 2 * rounding) * math.sqrt(n * (mean + 1)) - 1,
+        delta / 2,
+    )
+    high = min(high, n - 1.0)
+    return min(max(_symmetric_constant(row_sums), low), high), (low, high)
 
 
 def _asymmetric(
@@ -181,16 +192,20 @@ def _asymmetric(
         """Upper bound of every row sum: the root of the sum of the keys' own matrix."""
         sums = np.exp(look.log_row_sums(keys, keys, squared=squared))
         advance(0.2)
-        return math.sqrt(n * upper_mean(sums, lambda mean: math.sqrt(n * mean), share))
+        more = 1 + look.rounding
+        mean = upper_mean(more * sums, lambda m: more**2 * math.sqrt(n * m), share)
+        return math.sqrt(n * mean)
 
     def upper_sum(sums: Float, ceiling: float) -> float:
-        ceiling = min(max(ceiling, float(sums.max())), n)
+        sums = sums * (1 + look.rounding)
+        ceiling = max(min((1 + 2 * look.rounding) * ceiling, n), float(sums.max()))
         return m * min(upper_mean(sums, lambda mean: ceiling, share), ceiling)
 
     sums = np.exp(log_sums)
     squares = np.exp(look.log_row_sums(queries, keys, squared=True))
     advance(0.2)
-    sum_low, sum_high = m * lower_mean(sums, share), upper_sum(sums, most(squared=False))
+    sum_low = m * lower_mean(sums * (1 - look.rounding), share)
+    sum_high = upper_sum(sums, most(squared=False))
     frobenius = upper_sum(squares, most(squared=True))
     head_low = tops.n_groups * lower_mean(tops.group_sums, share)
     head_high = min(n_head, sum_high, math.sqrt(n_head * frobenius))
