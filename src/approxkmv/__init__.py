@@ -15,7 +15,10 @@ from approxkmv.product import row_sums as row_sums
 if TYPE_CHECKING:
     from approxkmv import datasets as datasets
     from approxkmv import paper as paper
+    from approxkmv import sklearn as sklearn
     from approxkmv.operator import GaussianKernel as GaussianKernel
+    from approxkmv.solver import SolveInfo as SolveInfo
+    from approxkmv.solver import solve as solve
 
 __version__ = _version("approxkmv")
 _register()
@@ -25,12 +28,16 @@ def __getattr__(name: str) -> object:
     """Load the larger parts, and SciPy's linear algebra with the operator, when first used."""
     import importlib
 
-    if name in ("datasets", "paper"):
+    if name in ("datasets", "paper", "sklearn"):
         return importlib.import_module(f"approxkmv.{name}")
     if name == "GaussianKernel":
         return importlib.import_module("approxkmv.operator").GaussianKernel
+    if name in ("solve", "SolveInfo"):
+        return getattr(importlib.import_module("approxkmv.solver"), name)
     raise AttributeError(f"module 'approxkmv' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "GaussianKernel", "datasets", "paper"})
+    return sorted(
+        {*globals(), "GaussianKernel", "SolveInfo", "datasets", "paper", "sklearn", "solve"}
+    )

@@ -71,6 +71,14 @@ def finite(array: Array, name: str) -> None:
     raise ValueError(f"{name} must be finite, but {name}[{index}] is {array[at]}.")
 
 
+def number(value: Any, name: str) -> float:
+    """A finite number."""
+    found = _number(value, name)
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    return found
+
+
 def positive(value: Any, name: str) -> float:
     """A positive finite number."""
     number = _number(value, name)
@@ -104,14 +112,17 @@ def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def count(value: Any, name: str) -> int:
+    """A whole number of at least 1."""
+    number = _integer(value, name)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}.")
+    return number
+
+
 def threads(value: Any) -> int | None:
     """A positive number of threads, or None for the default."""
-    if value is None:
-        return None
-    number = _integer(value, "n_threads")
-    if number < 1:
-        raise ValueError(f"n_threads must be at least 1, got {number}.")
-    return number
+    return None if value is None else count(value, "n_threads")
 
 
 def generator(value: Rng) -> np.random.Generator:
