@@ -1,5 +1,6 @@
 // The only file that knows both languages: unwraps arrays, releases the GIL, calls one function.
 // Shapes and values were checked in Python (approxkmv/_check.py and approxkmv/leaves.py).
+#include "cells.hpp"
 #include "kernels.hpp"
 #include "near.hpp"
 #include "pairs.hpp"
@@ -244,6 +245,36 @@ nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T>
   return new_pairs(parts);
 }
 
+template <class T>
+void bind_nearest_keys(Matrix<const T> queries, Matrix<const T> keys, Vector<const double> query_shift,
+                       Vector<const double> key_shift, Vector<const double> centre, double factor,
+                       T slope, bool differences, Matrix<std::int32_t> out, const std::string &isa,
+                       int n_threads) {
+  const auto g =
+      geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return nearest_keys(g, out.shape(1), table, n_threads, poll, out.data());
+  });
+}
+
+template <class T>
+nb::tuple bind_linked_pairs(Matrix<const T> queries, Matrix<const T> keys, double slope,
+                            Int64s found_indptr, Int32s found_cols, Vector<const float> found_values,
+                            Int64s link_indptr, Int32s link_cols, Vector<const float> link_values,
+                            float least, int width, double threshold, const std::string &isa,
+                            int n_threads) {
+  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const auto links = found_pairs(link_indptr, link_cols, link_values);
+  const auto &table = kernels(isa).typed<T>();
+  PairLists parts;
+  run([&](const Poll &poll) {
+    return linked_pairs(rows_of(queries), rows_of(keys), slope, known, links, least, width, threshold,
+                        table, n_threads, poll, parts);
+  });
+  return new_pairs(parts);
+}
+
 nb::tuple bind_merge_pairs(Int64s indptr, Int32s cols, Vector<const float> values, Int32s new_rows,
                            Int32s new_cols, Vector<const float> new_values, int n_threads) {
   const auto known = found_pairs(indptr, cols, values);
@@ -334,6 +365,13 @@ template <class T> void bind_typed(nb::module_ &m) {
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
         "found_values"_a.noconvert(), "sharing_indptr"_a.noconvert(), "sharing"_a.noconvert(),
         "least"_a, "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
+  m.def("nearest_keys", &bind_nearest_keys<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
+        "slope"_a, "differences"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("linked_pairs", &bind_linked_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
+        "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(), "found_values"_a.noconvert(),
+        "link_indptr"_a.noconvert(), "link_cols"_a.noconvert(), "link_values"_a.noconvert(), "least"_a,
+        "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
   m.def("sampled_product", &bind_sampled_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),

@@ -54,6 +54,8 @@ template <class T> struct TypedKernels {
   void (*tile)(const Tile<T> &);
   // Pairs of one panel with exponent >= floor, written to `hits`; their number.
   int (*hits)(const Tile<T> &, T floor, Hit<T> *hits);
+  // The same with a floor for each row of the block.
+  int (*hits_by_row)(const Tile<T> &, const T *floors, Hit<T> *hits);
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);

@@ -52,6 +52,7 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           Simd<T>::kKeys,
           any_tile<T>,
           any_hits<T>,
+          any_hits_by_row<T>,
           pack_row<T>,
           sum_lanes<T>,
           exp_array<T>,

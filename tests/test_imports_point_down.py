@@ -50,7 +50,7 @@ STAGES = [
     ["planner", "density"],
     ["sample"],
     ["probability"],
-    ["near", "pilot"],
+    ["near", "pilot", "cells"],
     ["order", "outcome"],
 ]
 # Faces of an optional package: their classes inherit from its classes.

@@ -96,6 +96,35 @@ def neighbours_of_neighbours(
     isa: str,
     n_threads: int,
 ) -> tuple[Array, Array, Array]: ...
+def nearest_keys(
+    queries: Array,
+    keys: Array,
+    query_shift: Float64,
+    key_shift: Float64,
+    centre: Float64,
+    factor: float,
+    slope: float,
+    differences: bool,
+    out: Array,
+    isa: str,
+    n_threads: int,
+) -> None: ...
+def linked_pairs(
+    queries: Array,
+    keys: Array,
+    slope: float,
+    found_indptr: Index,
+    found_cols: Array,
+    found_values: Array,
+    link_indptr: Index,
+    link_cols: Array,
+    link_values: Array,
+    least: float,
+    width: int,
+    threshold: float,
+    isa: str,
+    n_threads: int,
+) -> tuple[Array, Array, Array]: ...
 def merge_pairs(
     indptr: Index,
     cols: Array,

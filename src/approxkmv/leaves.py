@@ -25,7 +25,9 @@ Float32 = npt.NDArray[np.float32]
 
 __all__ = [
     "exp",
+    "linked_pairs",
     "merge_pairs",
+    "nearest_keys",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
@@ -318,6 +320,51 @@ def neighbours_of_neighbours(
         *known,
         sharing_indptr,
         sharing,
+        least,
+        width,
+        threshold,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+
+
+def nearest_keys(
+    geometry: Geometry,
+    width: int,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> Index32:
+    """Numbers (n_queries, width) of the nearest keys, nearest first; at most n_keys of them."""
+    out = np.empty((len(geometry.queries), width), np.int32)
+    _core.nearest_keys(*geometry, out, isa or ISA, n_threads or default_threads())
+    return out
+
+
+def linked_pairs(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    known: FoundPairs,
+    links: FoundPairs,
+    *,
+    least: float,
+    width: int,
+    threshold: float,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[Index32, Index32, Float32]:
+    """Pairs with value >= threshold among keys that ``links`` lists for known keys, not yet known.
+
+    Row j of ``links`` lists the keys linked to key j. The first ``width`` known keys of value >=
+    ``least`` lead on.
+    """
+    return _core.linked_pairs(
+        queries,
+        keys,
+        -0.5 / bandwidth**2,
+        *known,
+        *links,
         least,
         width,
         threshold,

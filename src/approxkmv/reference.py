@@ -27,7 +27,9 @@ from approxkmv.leaves import (
 
 __all__ = [
     "exp",
+    "linked_pairs",
     "merge_pairs",
+    "nearest_keys",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
@@ -169,6 +171,42 @@ def neighbours_of_neighbours(
         new = sorted(candidates.difference(of_query[row].tolist()))
         rows += [row] * len(new)
         cols += new
+    values = pair_kernel(
+        queries, keys, np.array(rows, np.int64), np.array(cols, np.int64), bandwidth
+    )
+    kept = values >= threshold
+    return (
+        np.array(rows, np.int32)[kept],
+        np.array(cols, np.int32)[kept],
+        values[kept].astype(np.float32),
+    )
+
+
+def nearest_keys(geometry: Geometry, width: int) -> Index32:
+    """The first columns of a stable sort of the exponents, largest first."""
+    order = np.argsort(-_exponents(geometry), axis=1, kind="stable")
+    return np.ascontiguousarray(order[:, :width], dtype=np.int32)
+
+
+def linked_pairs(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    known: FoundPairs,
+    links: FoundPairs,
+    *,
+    least: float,
+    width: int,
+    threshold: float,
+) -> tuple[Index32, Index32, Float32]:
+    """Keys that ``links`` lists for a query's first ``width`` leading keys, rows ascending."""
+    rows, cols = [], []
+    for row, (a, b) in enumerate(pairwise(known.indptr)):
+        leading = known.cols[a:b][known.values[a:b] >= np.float32(least)][:width]
+        linked = [links.cols[links.indptr[key] : links.indptr[key + 1]] for key in leading]
+        new = np.setdiff1d(np.concatenate([*linked, np.empty(0, np.int32)]), known.cols[a:b])
+        rows += [row] * len(new)
+        cols += new.tolist()
     values = pair_kernel(
         queries, keys, np.array(rows, np.int64), np.array(cols, np.int64), bandwidth
     )

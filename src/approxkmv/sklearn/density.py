@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from approxkmv import _check
+from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.density import FittedSums, fit_sums
 from approxkmv.leaves import Array, Float64
 from approxkmv.sklearn._rng import generator
@@ -122,7 +124,8 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             kept = weights > 0
             if not kept.any():
                 raise ValueError("sample_weight must have a positive entry, but all are 0.")
-            points, weights = points[kept], weights[kept]
+            # A density does not depend on the scale of the weights, the range of a float does.
+            points, weights = points[kept], weights[kept] / weights.max()
         self.bandwidth_ = _bandwidth(self.bandwidth, *points.shape)
         self._log_volume = self._log_norm(points, weights)
         self._sums: FittedSums = fit_sums(
@@ -138,6 +141,12 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.floor_ = floor
         self.method_ = self._sums.plan.method
         self.plan_ = self._sums.plan
+        if method == "sampled" and self.method_ == "exact":
+            warnings.warn(
+                f"Densities will be computed exactly: {self.plan_.reason}.",
+                AssumptionWarning,
+                stacklevel=2,
+            )
         return self
 
     def score_samples(self, X: npt.ArrayLike) -> Float64:
