@@ -262,14 +262,14 @@ template <class T>
 nb::tuple bind_linked_pairs(Matrix<const T> queries, Matrix<const T> keys, double slope,
                             Int64s found_indptr, Int32s found_cols, Vector<const float> found_values,
                             Int64s link_indptr, Int32s link_cols, Vector<const float> link_values,
-                            float least, int width, double threshold, const std::string &isa,
+                            std::size_t width, double threshold, const std::string &isa,
                             int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto links = found_pairs(link_indptr, link_cols, link_values);
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return linked_pairs(rows_of(queries), rows_of(keys), slope, known, links, least, width, threshold,
+    return linked_pairs(rows_of(queries), rows_of(keys), slope, known, links, width, threshold,
                         table, n_threads, poll, parts);
   });
   return new_pairs(parts);
@@ -370,7 +370,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "slope"_a, "differences"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("linked_pairs", &bind_linked_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
         "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(), "found_values"_a.noconvert(),
-        "link_indptr"_a.noconvert(), "link_cols"_a.noconvert(), "link_values"_a.noconvert(), "least"_a,
+        "link_indptr"_a.noconvert(), "link_cols"_a.noconvert(), "link_values"_a.noconvert(),
         "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
   m.def("sampled_product", &bind_sampled_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,

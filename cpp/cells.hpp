@@ -75,11 +75,11 @@ bool nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T>
       poll);
 }
 
-/// Keys linked to a query's known keys, with value >= threshold, that are not known yet. The first
-/// `width` known keys of value >= `least` lead on to the keys that `links` lists for them.
+/// Keys linked to a query's known keys, with value >= threshold, that are not known yet. The nearest
+/// `width` of its known keys lead on to the keys that `links` lists for them.
 template <class T>
 bool linked_pairs(Rows<T> queries, Rows<T> keys, double slope, const FoundPairs &known,
-                  const FoundPairs &links, float least, int width, double threshold,
+                  const FoundPairs &links, std::size_t width, double threshold,
                   const TypedKernels<T> &kernels, int n_threads, const Poll &poll, PairLists &parts) {
   constexpr std::size_t kRowsPerTask = 256;
   parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
@@ -89,15 +89,20 @@ bool linked_pairs(Rows<T> queries, Rows<T> keys, double slope, const FoundPairs 
       parts.size(), n_threads,
       [&](std::size_t task, int slot) {
         auto &last_seen = seen[slot];
+        std::vector<std::int64_t> nearest;  // places in `known`
         const std::size_t last = std::min(queries.n, (task + 1) * kRowsPerTask);
         for (std::size_t i = task * kRowsPerTask; i < last; ++i) {
           const auto row = std::int32_t(i);
           for (auto p = known.indptr[i]; p < known.indptr[i + 1]; ++p) last_seen[known.cols[p]] = row;
-          int n_followed = 0;
-          for (auto p = known.indptr[i]; p < known.indptr[i + 1] && n_followed < width; ++p) {
-            if (known.values[p] < least) continue;
-            ++n_followed;
-            const auto key = known.cols[p];
+          nearest.clear();
+          for (auto p = known.indptr[i]; p < known.indptr[i + 1]; ++p) nearest.push_back(p);
+          const auto n_followed = std::min(width, nearest.size());
+          std::partial_sort(nearest.begin(), nearest.begin() + std::ptrdiff_t(n_followed), nearest.end(),
+                            [&](std::int64_t a, std::int64_t b) {
+                              return std::make_pair(-known.values[a], a) < std::make_pair(-known.values[b], b);
+                            });
+          for (std::size_t f = 0; f < n_followed; ++f) {
+            const auto key = known.cols[nearest[f]];
             for (auto c = links.indptr[key]; c < links.indptr[key + 1]; ++c) {
               const auto candidate = links.cols[c];
               if (last_seen[candidate] == row) continue;

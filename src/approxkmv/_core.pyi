@@ -119,7 +119,6 @@ def linked_pairs(
     link_indptr: Index,
     link_cols: Array,
     link_values: Array,
-    least: float,
     width: int,
     threshold: float,
     isa: str,

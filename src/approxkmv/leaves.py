@@ -348,7 +348,6 @@ def linked_pairs(
     known: FoundPairs,
     links: FoundPairs,
     *,
-    least: float,
     width: int,
     threshold: float,
     n_threads: int | None = None,
@@ -356,8 +355,8 @@ def linked_pairs(
 ) -> tuple[Index32, Index32, Float32]:
     """Pairs with value >= threshold among keys that ``links`` lists for known keys, not yet known.
 
-    Row j of ``links`` lists the keys linked to key j. The first ``width`` known keys of value >=
-    ``least`` lead on.
+    Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on, the
+    lower number first among equals.
     """
     return _core.linked_pairs(
         queries,
@@ -365,7 +364,6 @@ def linked_pairs(
         -0.5 / bandwidth**2,
         *known,
         *links,
-        least,
         width,
         threshold,
         isa or ISA,

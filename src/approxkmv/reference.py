@@ -195,14 +195,13 @@ def linked_pairs(
     known: FoundPairs,
     links: FoundPairs,
     *,
-    least: float,
     width: int,
     threshold: float,
 ) -> tuple[Index32, Index32, Float32]:
-    """Keys that ``links`` lists for a query's first ``width`` leading keys, rows ascending."""
+    """Keys that ``links`` lists for a query's nearest ``width`` known keys, rows ascending."""
     rows, cols = [], []
     for row, (a, b) in enumerate(pairwise(known.indptr)):
-        leading = known.cols[a:b][known.values[a:b] >= np.float32(least)][:width]
+        leading = known.cols[a:b][np.argsort(-known.values[a:b], kind="stable")[:width]]
         linked = [links.cols[links.indptr[key] : links.indptr[key + 1]] for key in leading]
         new = np.setdiff1d(np.concatenate([*linked, np.empty(0, np.int32)]), known.cols[a:b])
         rows += [row] * len(new)

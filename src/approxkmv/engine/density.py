@@ -3,10 +3,10 @@ r"""Log sums of weighted kernel values for queries that come later: the work beh
 .. math:: s_i = \sum_{j\ \mathrm{found}} w_jK_{ij}
           + \sum_{j\ \mathrm{drawn,\ not\ found}} w_jK_{ij}/\pi_j
 
-Near keys are found by :mod:`approxkmv.engine.cells`, the others are left to one draw of keys that all
-queries share. The values drawn also tell the variance of a row; a row that they do not settle is
-computed exactly. Everything random is drawn when the keys are known, so a query's answer depends on
-nothing but the query.
+Near keys are found by :mod:`approxkmv.engine.cells`, the others are left to one draw of keys that
+all queries share. The values drawn also tell the variance of a row; a row that they do not settle
+is computed exactly. Everything random is drawn when the keys are known, so a query's answer depends
+on nothing but the query.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _sampled(sums: FittedSums, rng: np.random.Generator) -> FittedSums:
     rows = np.sort(rng.choice(n, _PILOT_ROWS, replace=False))
     values = _pilot_values(sums, rows)
     w = np.ones(n) if sums.weights is None else sums.weights
-    exact = values @ w.astype(values.dtype)
+    exact = (values @ w.astype(values.dtype)).astype(np.float64)
     choice = _choose(values, w, exact, sums.rtol)
     if choice is None:
         return _because(sums, "too many keys share in a sum for a search and a draw to pay")
@@ -188,9 +188,9 @@ def _sampled(sums: FittedSums, rng: np.random.Generator) -> FittedSums:
     }
     if missed > _MOST_MISSED:
         return _because(sums, "near keys are too hard to find", numbers)
-    error = np.abs(np.log(y[settled] / exact[settled]))
-    numbers["largest_error_of_pilot_rows"] = float(error.max(initial=0.0))
-    if numbers["largest_error_of_pilot_rows"] > sums.rtol:
+    error = float(np.abs(np.log(y[settled] / exact[settled])).max(initial=0.0))
+    numbers["largest_error_of_pilot_rows"] = error
+    if error > sums.rtol:
         return _because(sums, "the pilot rows came out with too large an error", numbers)
     pairs = len(cells.sizes) + scanned + n // one_in + _NEAR_PAIR * n_near
     cost = pairs / n + (1 - float(settled.mean()))
@@ -209,7 +209,7 @@ def _pilot_values(sums: FittedSums, rows: Index) -> Array:
     exponents = frame.slope * (moved[rows] @ moved.T)
     exponents -= kernel.key_shift[rows][:, None].astype(moved.dtype)
     exponents -= kernel.key_shift.astype(moved.dtype)
-    values = np.exp(np.minimum(exponents, 0.0, out=exponents), out=exponents)
+    values: Array = np.exp(np.minimum(exponents, 0.0))
     values[np.arange(len(rows)), rows] = 0
     return values
 
@@ -243,8 +243,8 @@ def _choose(values: Array, w: Float64, sums: Array, rtol: float) -> tuple[int, f
 
 def _probabilities(weights: Float64, n_drawn: int) -> Float64:
     """Probabilities of being drawn, in proportion to the weights, at most 1."""
-    pi = np.minimum(1.0, weights * (n_drawn / weights.sum()))
-    return np.maximum(pi, np.finfo(np.float64).tiny)
+    pi = np.minimum(1.0, weights * (n_drawn / float(weights.sum())))
+    return np.asarray(np.maximum(pi, np.finfo(np.float64).tiny))
 
 
 def _draw_keys(
