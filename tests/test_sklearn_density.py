@@ -62,7 +62,7 @@ def test_agrees_with_scikit_learn_where_that_is_right() -> None:
 
 
 def test_weights_zeros_scale_and_duplicates() -> None:
-    """Weight 0 is absence, weight 2 is a duplicate, the scale does not matter, even an absurd one."""
+    """Weight 0 is absence, weight 2 is a duplicate, and no scale matters, even an absurd one."""
     rng = np.random.default_rng(0)
     X, Q = rng.standard_normal((60, 3)), rng.standard_normal((10, 3))
     weights = rng.integers(0, 3, 60)
@@ -133,7 +133,7 @@ def clustered(n: int, seed: int) -> np.ndarray:
 
 
 def test_sampled_densities_in_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight threads at once, each with its own rows, get what one thread gets; and so does a copy."""
+    """Eight threads at once, each with its own rows, get what one thread gets; so does a copy."""
     monkeypatch.setattr(engine, "worth_a_look", lambda *_: True)
     monkeypatch.setattr(engine, "_WORTH", 3.0)
     X, Q = clustered(4096, 0), clustered(800, 1)
@@ -152,6 +152,22 @@ def test_sampled_densities_in_several_threads(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(again.score_samples(Q), alone)
     other = KernelDensity(2.1, random_state=1).fit(X)
     assert (other.score_samples(Q) != alone).any()
+
+
+def test_sampled_densities_do_not_depend_on_the_scale_of_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In float32 a weight of 1e-60 would be 0: it is the ratios that count."""
+    monkeypatch.setattr(engine, "worth_a_look", lambda *_: True)
+    monkeypatch.setattr(engine, "_WORTH", 3.0)
+    X, Q = clustered(4096, 0), clustered(100, 1)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, 4096)
+    models = [
+        KernelDensity(2.1, random_state=0).fit(X, sample_weight=weights * scale)
+        for scale in (1.0, 1e-60)
+    ]
+    assert [model.method_ for model in models] == ["sampled", "sampled"]
+    np.testing.assert_allclose(models[0].score_samples(Q), models[1].score_samples(Q), atol=1e-6)
 
 
 def test_floor_is_reported() -> None:

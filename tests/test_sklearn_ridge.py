@@ -122,5 +122,5 @@ def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
 
 def test_weights_must_leave_something() -> None:
     X, y = robot_arm(20)
-    with pytest.raises(ValueError, match="(?i)sample.weights? must"):
+    with pytest.raises(ValueError, match=r"(?i)sample.weights? must"):
         KernelRidge().fit(X, y, np.zeros(20))

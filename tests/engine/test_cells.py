@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from approxkmv.engine import cells as cells_module
 from approxkmv.engine.cells import Search, make_cells, make_links
 from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
 from approxkmv.leaves import FoundPairs
@@ -59,6 +60,28 @@ def test_found_pairs_are_near_and_hardly_any_is_missed(search: tuple[Search, Exa
     near = set(map(tuple, np.argwhere(K >= 1.001 * THRESHOLD).tolist()))
     assert len(near - pairs(found)) <= 0.001 * len(near)
     assert len(near) > 3000  # otherwise nothing was tested
+
+
+def test_links_complete_what_few_cells_find(
+    search: tuple[Search, ExactKernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two cells a query meets some near keys; links lead on to most of the others."""
+    monkeypatch.setattr(cells_module, "QUERY_PROBES", 2)
+    finder, kernel = search
+    of_queries = prepare(clustered(400, seed=2), kernel.keys, BANDWIDTH)
+    K = gaussian_kernel(of_queries.queries, kernel.keys, BANDWIDTH)
+    n_near = np.count_nonzero(K >= THRESHOLD)
+    met = len(
+        cells_module.probe(
+            of_queries,
+            finder.cells,
+            cells_module.nearest_cells(of_queries, finder.cells),
+            THRESHOLD,
+        ).cols
+    )
+    found = len(finder.find(of_queries, BANDWIDTH).cols)
+    assert met < 0.95 * n_near
+    assert n_near - found < 0.25 * (n_near - met)
 
 
 def test_what_is_found_does_not_depend_on_the_batch(search: tuple[Search, ExactKernel]) -> None:

@@ -59,7 +59,7 @@ def test_estimate_is_unbiased_and_knows_its_variance() -> None:
     sums = fitted(keys)
     assert sums.search is not None
     order = sums.search.cells.key_order
-    # No links and no cells would find all pairs: keep those of value 0.2 only, so that much is left.
+    # Only pairs of value 0.2 count as near, so that much is left to the draw.
     sums = replace(sums, search=replace(sums.search, threshold=0.2))
     rng = np.random.default_rng(3)
     runs = [
@@ -96,13 +96,22 @@ def test_far_rows_are_computed_exactly_and_below_the_floor_are_said_so() -> None
 
 
 @pytest.mark.usefixtures("small_counts")
-def test_no_structure_is_computed_exactly() -> None:
-    """One dense ball: every key shares in every sum, and a draw alone would do, but not a search."""
+def test_error_is_within_what_was_allowed_without_structure() -> None:
+    """One ball, in which no key is near: whatever is chosen, the error holds."""
     keys = np.random.default_rng(0).standard_normal((N, 32)).astype(np.float32)
     sums = fitted(keys)
     queries = keys[:50] + np.float32(0.1)
     error = np.abs(sums.log_row_sums(queries) - exact(keys, queries))
     assert error.max() <= RTOL
+
+
+def test_settled_means_five_standard_deviations() -> None:
+    sums = replace(fitted(clustered(500)), rtol=RTOL)
+    y = np.array([1.0, 1.0, 0.0, 1e-40, 1e-20])
+    deviation = np.array([0.0199, 0.0201, 0.0, 0.0, 1e-22])
+    np.testing.assert_array_equal(
+        sums.is_settled(y, deviation**2), [True, False, False, False, True]
+    )
 
 
 def test_reasons_for_exact_answers() -> None:

@@ -69,11 +69,10 @@ def run(args: argparse.Namespace) -> int:
             progress.advance(len(parts[-1]))
     log_density = np.concatenate(parts)
     low, middle, high = np.quantile(log_density, [0, 0.5, 1])
+    mean = log_density.mean()
     print(f"{model.method_}: {model.plan_.reason}")
     print(f"  bandwidth     {model.bandwidth_:.6g}")
-    print(
-        f"  log-density   {low:.6g} to {high:.6g}, median {middle:.6g}, mean {log_density.mean():.6g}"
-    )
+    print(f"  log-density   {low:.6g} to {high:.6g}, median {middle:.6g}, mean {mean:.6g}")
     if args.explain:
         print(model.plan_)
     if args.output is not None:
