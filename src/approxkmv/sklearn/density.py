@@ -74,7 +74,7 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
     >>> X = np.random.default_rng(0).standard_normal((500, 64))
     >>> model = KernelDensity(bandwidth=0.5).fit(X)
     >>> model.score_samples(X[:1]).round(2)  # its own kernel alone: -log(500) - 64 log(0.5 ...)
-    array([-20.66])
+    array([-20.67])
     """
 
     def __init__(
