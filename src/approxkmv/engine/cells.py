@@ -32,7 +32,7 @@ from approxkmv.leaves import (
 _KEYS_PER_CELL = 64
 _MEAN_STEPS, _KEYS_PER_MEAN = 2, 16
 # Cells that queries look into, and keys for their links. Of 65,536 rows of 4,096 clusters, 8 and 6
-# leave at most one with more than 0.1 nats of error (five seeds), 12 and 6 none.
+# leave at most one with more than 0.1 nats of error (four seeds), 12 and 6 none.
 QUERY_PROBES, _KEY_PROBES = 12, 6
 # The share of the keys, those with the fewest links, that are compared with all others. Without
 # it up to 9 of the rows above had more than 0.1 nats of error.
