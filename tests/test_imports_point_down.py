@@ -19,6 +19,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.__main__"],
     ["approxkmv.cli"],
     ["approxkmv"],
+    ["approxkmv.spectrum"],
     ["approxkmv.operator"],
     ["approxkmv.product"],
     ["approxkmv.engine"],

@@ -15,6 +15,7 @@ from approxkmv.product import row_sums as row_sums
 if TYPE_CHECKING:
     from approxkmv import datasets as datasets
     from approxkmv import paper as paper
+    from approxkmv import spectrum as spectrum
     from approxkmv.operator import GaussianKernel as GaussianKernel
 
 __version__ = _version("approxkmv")
@@ -25,7 +26,7 @@ def __getattr__(name: str) -> object:
     """Load the larger parts, and SciPy's linear algebra with the operator, when first used."""
     import importlib
 
-    if name in ("datasets", "paper"):
+    if name in ("datasets", "paper", "spectrum"):
         return importlib.import_module(f"approxkmv.{name}")
     if name == "GaussianKernel":
         return importlib.import_module("approxkmv.operator").GaussianKernel
@@ -33,4 +34,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "GaussianKernel", "datasets", "paper"})
+    return sorted({*globals(), "GaussianKernel", "datasets", "paper", "spectrum"})

@@ -7,7 +7,7 @@ TypeError.
 from __future__ import annotations
 
 import math
-import operator
+from operator import index as _index
 from typing import Any
 
 import numpy as np
@@ -104,6 +104,33 @@ def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def count(value: Any, name: str, *, most: int | None = None) -> int:
+    """A whole number of at least 1, and of at most ``most``."""
+    number = _integer(value, name)
+    if number < 1 or (most is not None and number > most):
+        rule = "at least 1" if most is None else f"between 1 and {most}"
+        raise ValueError(f"{name} must be {rule}, got {number}.")
+    return number
+
+
+def operator(value: Any, name: str = "K") -> None:
+    """A linear operator: something with a shape, a dtype and products."""
+    from scipy.sparse.linalg import LinearOperator
+
+    if not isinstance(value, LinearOperator):
+        raise TypeError(
+            f"{name} must be a scipy.sparse.linalg.LinearOperator, such as "
+            f"approxkmv.GaussianKernel, got {type(value).__name__}."
+        )
+
+
+def square(value: Any, name: str = "K") -> None:
+    """A linear operator with as many rows as columns."""
+    operator(value, name)
+    if value.shape[0] != value.shape[1]:
+        raise ValueError(f"{name} must be square, got shape {value.shape}.")
+
+
 def threads(value: Any) -> int | None:
     """A positive number of threads, or None for the default."""
     if value is None:
@@ -154,6 +181,6 @@ def _integer(value: Any, name: str) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an integer, got bool.")
     try:
-        return operator.index(value)
+        return _index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}.") from None
