@@ -123,7 +123,7 @@ def test_bad_input() -> None:
     points = CASES["normal"](50)
     K = akmv.GaussianKernel(points, bandwidth=1.0)
     rectangular = akmv.GaussianKernel(points, points[:40], bandwidth=1.0)
-    with pytest.raises(TypeError, match="K must be a scipy.sparse.linalg.LinearOperator.*ndarray"):
+    with pytest.raises(TypeError, match=r"K must be a scipy.*LinearOperator.*ndarray"):
         eigenvalues(points, 2)
     with pytest.raises(ValueError, match=r"K must be square, got shape \(50, 40\)"):
         eigenvalues(rectangular, 2)

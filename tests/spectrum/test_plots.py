@@ -50,5 +50,5 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_things_are_refused() -> None:
-    with pytest.raises(TypeError, match="result must be .* got list"):
+    with pytest.raises(TypeError, match=r"result must be .* got list"):
         plot_spectrum([1, 2])  # type: ignore[arg-type]
