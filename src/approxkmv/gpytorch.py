@@ -15,9 +15,9 @@ import numpy as np
 from approxkmv.product import matvec
 
 try:
-    import gpytorch
+    import gpytorch  # type: ignore[import-untyped]
     import torch
-    from linear_operator.operators import LinearOperator
+    from linear_operator.operators import LinearOperator  # type: ignore[import-untyped]
 except ImportError as missing:
     raise ImportError(
         'approxkmv.gpytorch needs GPyTorch. Install it with: pip install "approxkmv[gpytorch]"'
@@ -35,11 +35,11 @@ class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
 
     Parameters
     ----------
-    x1 : Tensor, shape (*batch, n, n_dims)
+    x1 : Tensor, shape (..., n, n_dims)
         Points of the rows, on the CPU.
-    x2 : Tensor, shape (*batch, m, n_dims)
+    x2 : Tensor, shape (..., m, n_dims)
         Points of the columns.
-    bandwidth : Tensor, shape (), (1, 1), (1, n_dims) or (*batch, 1, 1 or n_dims)
+    bandwidth : Tensor, shape (), (1, 1), (1, n_dims) or (..., 1, 1 or n_dims)
         :math:`\sigma`, one for all dimensions or one for each.
 
     Examples
@@ -70,14 +70,11 @@ class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
                 f"bandwidth must have shape (), (1, 1) or (1, {x1.shape[-1]}), with leading batch "
                 f"axes if need be, got {tuple(bandwidth.shape)}."
             )
-        batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2], scale.shape[:-2])
-        # The base class keeps its arguments and differentiates with respect to these tensors.
-        x1, x2, bandwidth = (
-            t if t.shape[:-2] == batch else t.expand(*batch, *t.shape[-2:])
-            for t in (x1, x2, bandwidth if bandwidth.dim() == 0 and not batch else scale)
-        )
-        super().__init__(x1, x2, bandwidth)
-        self.x1, self.x2, self.bandwidth = x1, x2, bandwidth
+        batch = _batch_shape(x1, x2, scale)
+        # The base class keeps its arguments and differentiates with respect to them.
+        x1, x2, scale = (_expanded(t, batch) for t in (x1, x2, scale))
+        super().__init__(x1, x2, scale)
+        self.x1, self.x2, self.bandwidth = x1, x2, scale
 
     def _size(self) -> torch.Size:
         return torch.Size([*self.x1.shape[:-1], self.x2.shape[-2]])
@@ -87,31 +84,26 @@ class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
 
     def _matmul(self, rhs: Tensor) -> Tensor:
         columns = rhs[..., None] if rhs.dim() == 1 else rhs
-        batch = torch.broadcast_shapes(self.x1.shape[:-2], columns.shape[:-2])
+        batch = _batch_shape(self.x1, columns)
         operands = (self.x1 / self.bandwidth, self.x2 / self.bandwidth, columns)
-        flat = [t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in operands]
-        y = torch.stack([_Product.apply(*parts) for parts in zip(*flat, strict=True)])
+        flat = [_expanded(t, batch).reshape(batch.numel(), *t.shape[-2:]) for t in operands]
+        y = torch.stack([_Product.apply(*parts) for parts in zip(*flat, strict=True)])  # type: ignore[no-untyped-call]
         y = y.reshape(*batch, *y.shape[-2:])
         return y[..., 0] if rhs.dim() == 1 else y
 
     def _diagonal(self) -> Tensor:
         return _entries(self.x1, self.x2, self.bandwidth)
 
-    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        scale = self.bandwidth
-        if scale.dim() > 2:
-            scale = scale[(*batch_indices, 0)]
-        rows, columns = self.x1[(*batch_indices, row_index)], self.x2[(*batch_indices, col_index)]
-        return _entries(
-            rows, columns, scale[0] if scale.dim() == 2 and not batch_indices else scale
-        )
+    def _get_indices(self, row_index: Any, col_index: Any, *batch_indices: Any) -> Tensor:
+        rows, columns, scale = ((*batch_indices, i) for i in (row_index, col_index, 0))
+        return _entries(self.x1[rows], self.x2[columns], self.bandwidth[scale])
 
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        if not all(isinstance(index, slice) for index in (row_index, col_index, *batch_indices)):
+        rows, columns = (*batch_indices, row_index), (*batch_indices, col_index)
+        if not all(isinstance(index, slice) for index in (*rows, col_index)):
             return super()._getitem(row_index, col_index, *batch_indices)
-        scale = self.bandwidth if self.bandwidth.dim() == 0 else self.bandwidth[batch_indices]
         return GaussianKernelLinearOperator(
-            self.x1[(*batch_indices, row_index)], self.x2[(*batch_indices, col_index)], scale
+            self.x1[rows], self.x2[columns], self.bandwidth[batch_indices]
         )
 
 
@@ -169,7 +161,7 @@ class _Product(torch.autograd.Function):
         return _times(x1, x2, r)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x1, x2, r = ctx.saved_tensors
         needs_x1, needs_x2, needs_r = ctx.needs_input_grad
         return (
@@ -177,6 +169,16 @@ class _Product(torch.autograd.Function):
             _pull(x2, x1, r, g) if needs_x2 else None,
             _times(x2, x1, g) if needs_r else None,
         )
+
+
+def _batch_shape(*tensors: Tensor) -> torch.Size:
+    """Common batch shape of stacks of matrices."""
+    shapes = [t.shape[:-2] for t in tensors]
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _expanded(t: Tensor, batch: torch.Size) -> Tensor:
+    return t if t.shape[:-2] == batch else t.expand(*batch, *t.shape[-2:])
 
 
 def _pull(x1: Tensor, x2: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -190,7 +192,7 @@ def _pull(x1: Tensor, x2: Tensor, left: Tensor, right: Tensor) -> Tensor:
     for first in range(0, right.shape[1], step):
         part = slice(first, first + step)
         weighted = (right[:, part, None] * coordinates[:, None]).flatten(1)
-        sums = _times(x1, x2, weighted).unflatten(1, (-1, coordinates.shape[1]))
+        sums = _times(x1, x2, weighted).reshape(len(x1), -1, coordinates.shape[1])
         total += torch.einsum("ic,icd->id", left[:, part], sums[..., :-1])
         total -= torch.einsum("ic,ic->i", left[:, part], sums[..., -1])[:, None] * x1
     return total
