@@ -27,9 +27,9 @@ from approxkmv.spectrum.error import stated_error
 from approxkmv.spectrum.subspace import Float, Subspace, lanczos
 
 # Rows solved first: an eighth, so that their matrix has 1/64 of the entries and ten products with
-# it cost a sixth of a full one; all of them where a product takes milliseconds anyway.
+# it cost a sixth of a full one; all of them where a product takes a tenth of a second anyway.
 _START_SHARE = 8
-_SMALL = 2048
+_SMALL = 8192
 # Products beyond convergence spent on looking for a larger eigenvalue elsewhere.
 _PATIENCE = 4
 
@@ -286,7 +286,7 @@ def _start(source: _Source, tol: float, rng: np.random.Generator) -> _Start:
     # A row sum is at least 1, so an error of 0.5 on average still finds the large ones.
     scaled, _ = source.product(np.full(n, n**-0.5), 0.5)
     sums = scaled * math.sqrt(n)
-    n_rows = n if n <= _SMALL else max(_SMALL, n // _START_SHARE)
+    n_rows = n if n <= _SMALL else n // _START_SHARE
     if n_rows == n:
         return _Start(np.maximum(sums, 0.0), sums, -math.inf, float(np.linalg.norm(scaled)))
     order = np.argpartition(-sums, n_rows)
