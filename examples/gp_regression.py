@@ -1,7 +1,7 @@
 """Gaussian process regression with GPyTorch, without storing the kernel matrix.
 
 Data like kin40k: a smooth function of the 8 joint angles of a robot arm, with noise.
-Usage: python gp_regression.py [--n 1500] [--steps 12]. With --n 40000 the kernel matrix would take
+Usage: python gp_regression.py [--n 1000] [--steps 10]. With --n 40000 the kernel matrix would take
 12.8 GB in double precision; it is never stored, and a training step takes minutes on two cores.
 """
 
@@ -16,8 +16,8 @@ from approxkmv.exact import gaussian_kernel
 from approxkmv.gpytorch import RBFKernel
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--n", type=int, default=1500, help="points to learn from")
-parser.add_argument("--steps", type=int, default=12, help="steps of the optimiser")
+parser.add_argument("--n", type=int, default=1000, help="points to learn from")
+parser.add_argument("--steps", type=int, default=10, help="steps of the optimiser")
 args, _ = parser.parse_known_args()
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -90,3 +92,16 @@ def test_engine_small_run(tmp_path: Path) -> None:
     assert {rival["name"] for rival in record["rivals"]} >= names
     assert all(0 < rival["error"] < 100 for rival in record["rivals"])
     assert "target: error / eps, largest <= 1; found" in done.stdout
+
+
+def test_top_eigenvalue_small_run(tmp_path: Path) -> None:
+    """Prints the eigenvalue, how many exact products it took, and the difference to exact."""
+    np.save(tmp_path / "words.npy", np.random.default_rng(0).standard_normal((500, 5)))
+    done = run(
+        "benchmarks.top_eigenvalue",
+        *("--glove", str(tmp_path / "words.npy"), "--n", "300", "--variance", "2", "--check"),
+    )
+    assert done.returncode == 0, done.stderr
+    difference = float(done.stdout.split("relative difference")[1])
+    assert abs(difference) <= 0.011
+    assert "products" in done.stdout
