@@ -1,5 +1,6 @@
 // The only file that knows both languages: unwraps arrays, releases the GIL, calls one function.
 // Shapes and values were checked in Python (approxkmv/_check.py and approxkmv/leaves.py).
+#include "attention.hpp"
 #include "kernels.hpp"
 #include "near.hpp"
 #include "pairs.hpp"
@@ -310,6 +311,43 @@ template <class T> double bind_fma_rate(double seconds, const std::string &isa) 
   return best;
 }
 
+template <class T> using Heads = nb::ndarray<T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> values,
+                    Matrix<const std::int64_t> heads, double scale, bool causal,
+                    std::optional<Heads<const T>> added,
+                    std::optional<Heads<const unsigned char>> kept, Heads<T> out,
+                    Matrix<T> log_normalizer, const std::string &isa, int n_threads) {
+  const Attention<T> problem{queries.data(),
+                             keys.data(),
+                             values.data(),
+                             keys.shape(0),
+                             values.shape(0),
+                             queries.shape(1),
+                             keys.shape(1),
+                             keys.shape(2),
+                             values.shape(2),
+                             heads.data(),
+                             heads.shape(0),
+                             scale,
+                             causal,
+                             added ? added->data() : nullptr,
+                             kept ? kept->data() : nullptr,
+                             added ? added->shape(1) : kept ? kept->shape(1) : 0,
+                             out.data(),
+                             log_normalizer.data()};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) { return attention(problem, table, n_threads, poll); });
+}
+
+template <class T> void bind_attention_for(nb::module_ &m) {
+  m.def("attention", &bind_attention<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "values"_a.noconvert(), "heads"_a.noconvert(), "scale"_a, "causal"_a,
+        "added"_a.noconvert().none(), "kept"_a.noconvert().none(), "out"_a.noconvert(),
+        "log_normalizer"_a.noconvert(), "isa"_a, "n_threads"_a);
+}
+
 template <class T> void bind_typed(nb::module_ &m) {
   m.def("tile_product", &bind_tile_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "x"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
@@ -350,6 +388,8 @@ template <class T> void bind_typed(nb::module_ &m) {
 NB_MODULE(_core, m) {
   bind_typed<float>(m);
   bind_typed<double>(m);
+  bind_attention_for<float>(m);
+  bind_attention_for<double>(m);
   m.def("philox", &bind_philox, "seed"_a, "stream"_a, "first"_a, "out"_a.noconvert());
   m.def("random_tiling", &bind_random_tiling, "key_projections"_a.noconvert(),
         "query_projections"_a.noconvert(), "key_order"_a.noconvert(), "query_order"_a.noconvert(),

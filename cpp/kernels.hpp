@@ -47,6 +47,8 @@ template <class T> struct Hit {
   T exponent;
 };
 
+template <class T> struct SoftmaxTile;  // softmax_tile.hpp
+
 template <class T> struct TypedKernels {
   int width;       // lanes of a vector
   int rows;        // queries per strip
@@ -54,6 +56,7 @@ template <class T> struct TypedKernels {
   void (*tile)(const Tile<T> &);
   // Pairs of one panel with exponent >= floor, written to `hits`; their number.
   int (*hits)(const Tile<T> &, T floor, Hit<T> *hits);
+  void (*softmax)(const SoftmaxTile<T> &);
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);

@@ -1,4 +1,5 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
+#include "softmax.hpp"
 #include "tile.hpp"
 
 namespace akmv {
@@ -52,6 +53,7 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           Simd<T>::kKeys,
           any_tile<T>,
           any_hits<T>,
+          softmax_tile<T>,
           pack_row<T>,
           sum_lanes<T>,
           exp_array<T>,

@@ -20,6 +20,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.cli"],
     ["approxkmv"],
     ["approxkmv.operator"],
+    ["approxkmv.attention"],
     ["approxkmv.product"],
     ["approxkmv.engine"],
     ["approxkmv.paper"],
@@ -27,10 +28,10 @@ LAYERS: list[list[str]] = [
     ["approxkmv.files"],
     ["approxkmv.rounding"],
     ["approxkmv.exact"],
-    ["approxkmv.frame", "approxkmv._check", "approxkmv.reference"],
+    ["approxkmv.frame", "approxkmv._check", "approxkmv._heads", "approxkmv.reference"],
     ["approxkmv.leaves"],
     ["approxkmv._threads"],
-    ["approxkmv._core", "approxkmv.info", "approxkmv._warnings"],
+    ["approxkmv._core", "approxkmv.info", "approxkmv._warnings", "approxkmv._tensors"],
     ["approxkmv._compare", "approxkmv._table", "approxkmv._timing"],
 ]
 # The only modules of ours these may know.
@@ -45,6 +46,7 @@ ONLY = {
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
     ["planner"],
+    ["attention"],
     ["sample"],
     ["probability"],
     ["near", "pilot"],

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from approxkmv._threads import register_with_threadpoolctl as _register
 from approxkmv._warnings import AccuracyWarning as AccuracyWarning
 from approxkmv._warnings import AssumptionWarning as AssumptionWarning
+from approxkmv.attention import attention as attention
+from approxkmv.info import AttentionInfo as AttentionInfo
 from approxkmv.info import Plan as Plan
 from approxkmv.info import ProductInfo as ProductInfo
 from approxkmv.product import log_row_sums as log_row_sums

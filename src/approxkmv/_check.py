@@ -39,6 +39,28 @@ def point_pair(queries: Any, keys: Any) -> tuple[Array, Array]:
     return q.astype(common, copy=False), k.astype(common, copy=False)
 
 
+def matrices(value: Any, name: str) -> Array:
+    """A real array of at least two dimensions, a matrix for each index of the leading ones."""
+    array = _real(value, name)
+    if array.ndim < 2:
+        raise ValueError(f"{name} must have shape (..., rows, columns), got shape {array.shape}.")
+    return np.asarray(array, dtype=_computing_type(array.dtype))
+
+
+def mask(value: Any, name: str = "attn_mask") -> npt.NDArray[Any]:
+    """Truth values (True: counts), or numbers below infinity to be added to the scores."""
+    if np.asarray(value).dtype == np.bool_:
+        return np.asarray(value)
+    array = _real(value, name)
+    array = np.asarray(array, dtype=_computing_type(array.dtype))
+    # Both comparisons are False for NaN.
+    if array.size and not array.max() < np.inf:
+        at = tuple(int(i) for i in np.argwhere(~(array < np.inf))[0])
+        index = ", ".join(map(str, at))
+        raise ValueError(f"{name} must be below infinity, but {name}[{index}] is {array[at]}.")
+    return array
+
+
 def vector(value: Any, n_keys: int, name: str = "x", side: str = "key") -> Array:
     """One vector or a matrix of columns, with one row per key; any memory layout."""
     array = _real(value, name)
@@ -77,6 +99,21 @@ def positive(value: Any, name: str) -> float:
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
     return number
+
+
+def number(value: Any, name: str) -> float:
+    """A finite number."""
+    found = _number(value, name)
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    return found
+
+
+def truth(value: Any, name: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
 
 
 def tolerance(value: Any, name: str = "eps") -> float:

@@ -27,6 +27,20 @@ def tile_product(
     isa: str,
     n_threads: int,
 ) -> None: ...
+def attention(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    heads: Index,
+    scale: float,
+    causal: bool,
+    added: Array | None,
+    kept: npt.NDArray[np.uint8] | None,
+    out: Array,
+    log_normalizer: Array,
+    isa: str,
+    n_threads: int,
+) -> None: ...
 def squared_norms(
     points: Array, centre: Float64, factor: float, out: Float64, n_threads: int
 ) -> None: ...

@@ -24,6 +24,7 @@ Index32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 __all__ = [
+    "attention",
     "exp",
     "merge_pairs",
     "neighbours_of_neighbours",
@@ -368,6 +369,53 @@ def sampled_product(
         plan.stream,
         *found,
         x,
+        *sums,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return sums
+
+
+class AttentionSums(NamedTuple):
+    """Rows of softmax-weighted means, and the logarithm of what their weights were divided by."""
+
+    out: Array  # (n_heads, n_queries, n_columns)
+    log_normalizer: Array  # (n_heads, n_queries), -infinity for a row that sees no key
+
+
+def attention(
+    queries: Array,  # (n_query_sets, m, d)
+    keys: Array,  # (n_key_sets, n, d)
+    values: Array,  # (n_value_sets, n, r)
+    heads: Index,  # (n_heads, 4)
+    *,
+    scale: float,
+    is_causal: bool = False,
+    mask: Array | npt.NDArray[np.bool_] | None = None,  # (n_masks, m or 1, n)
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> AttentionSums:
+    r"""Softmax attention of many heads: means of values with weights :math:`\propto e^{s_{ij}}`.
+
+    A row of ``heads`` says which queries, keys, values and mask a head uses. The score
+    :math:`s_{ij}` is ``scale`` times the inner product, plus a mask of numbers; with a mask of
+    truth values only pairs where it is True count. With ``is_causal`` query i sees keys 0 to i. A
+    row that sees no key is 0.
+    """
+    shape = (len(heads), queries.shape[1])
+    sums = AttentionSums(
+        np.empty((*shape, values.shape[2]), keys.dtype), np.empty(shape, keys.dtype)
+    )
+    truth = mask is not None and mask.dtype == np.bool_
+    _core.attention(
+        queries,
+        keys,
+        values,
+        heads,
+        scale,
+        is_causal,
+        None if truth else mask,
+        mask.view(np.uint8) if mask is not None and truth else None,
         *sums,
         isa or ISA,
         n_threads or default_threads(),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from approxkmv.leaves import (
     Array,
+    AttentionSums,
     DrawPlan,
     Float32,
     Float64,
@@ -26,6 +27,7 @@ from approxkmv.leaves import (
 )
 
 __all__ = [
+    "attention",
     "exp",
     "merge_pairs",
     "neighbours_of_neighbours",
@@ -243,6 +245,37 @@ def _exponents(geometry: Geometry) -> Float64:
     k = _moved(geometry.keys, geometry.centre, geometry.factor)
     scores = _scores(q, k, geometry.differences)
     return np.asarray(geometry.slope * scores - geometry.query_shift[:, None] - geometry.key_shift)
+
+
+def attention(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    heads: Index,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    mask: Array | npt.NDArray[np.bool_] | None = None,
+) -> AttentionSums:
+    """Softmax of masked scores times values, in double precision, one head after the other."""
+    n_queries, n_keys = queries.shape[1], keys.shape[1]
+    out = np.zeros((len(heads), n_queries, values.shape[2]))
+    log_normalizer = np.full((len(heads), n_queries), -np.inf)
+    for head, (of_query, of_key, of_value, of_mask) in enumerate(heads):
+        scores = scale * (queries[of_query].astype(np.float64) @ keys[of_key].T.astype(np.float64))
+        if mask is not None and mask.dtype == np.bool_:
+            scores = np.where(mask[of_mask], scores, -np.inf)
+        elif mask is not None:
+            scores = scores + mask[of_mask]
+        if is_causal:
+            scores = np.where(np.tri(n_queries, n_keys, dtype=np.bool_), scores, -np.inf)
+        largest = scores.max(axis=1, initial=-np.inf)
+        weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0.0)[:, None])
+        totals = weights.sum(axis=1)
+        seen = totals > 0
+        out[head, seen] = weights[seen] @ values[of_value].astype(np.float64) / totals[seen, None]
+        log_normalizer[head, seen] = largest[seen] + np.log(totals[seen])
+    return AttentionSums(out, log_normalizer)
 
 
 def exp(x: Array) -> Array:
