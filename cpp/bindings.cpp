@@ -6,6 +6,7 @@
 #include "philox.hpp"
 #include "product.hpp"
 #include "sampled.hpp"
+#include "sampled_attention.hpp"
 #include "threads.hpp"
 
 #include <nanobind/nanobind.h>
@@ -345,11 +346,106 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
 }
 
+template <class T>
+Attention<T> attention(const Matrix<const T> &queries, const Matrix<const T> &keys,
+                       const Matrix<const T> &values, double scale,
+                       const Vector<const double> &query_centre,
+                       const Vector<const double> &key_centre,
+                       const Vector<const double> &value_centre, double value_factor) {
+  return {{queries.data(), queries.shape(0), queries.shape(1), query_centre.data(), scale},
+          {keys.data(), keys.shape(0), keys.shape(1), key_centre.data(), 1.0},
+          {values.data(), values.shape(0), values.shape(1), value_centre.data(), value_factor}};
+}
+
+AttentionBlocks attention_blocks(const Int32s &query_order, const Int64s &start,
+                                 const Int32s &key_order, const Int64s &band_start,
+                                 const Int64s &band_stop, bool causal) {
+  return {query_order.data(), start.data(),     start.shape(0) - 1, key_order.data(),
+          band_start.data(),  band_stop.data(), key_order.shape(0), causal};
+}
+
+template <class T>
+void bind_attention_pilot(Matrix<const T> queries, Matrix<const T> keys, Matrix<const T> values,
+                          double scale, Vector<const double> query_centre,
+                          Vector<const double> key_centre, Vector<const double> value_centre,
+                          double value_factor, Int32s query_order, Int64s start, Int32s key_order,
+                          Int64s band_start, Int64s band_stop, bool causal, Int32s rows,
+                          std::size_t rows_per_block, double guard, int narrow, int wide,
+                          double raw_share, double wide_share, double floor_share,
+                          Matrix<T> outputs, Matrix<float> moment, Matrix<float> guarded,
+                          Vector<double> means, const std::string &isa, int n_threads) {
+  const auto a = attention<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
+                              value_factor);
+  const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
+  const Smoothing smoothing{guard, narrow, wide, raw_share, wide_share, floor_share};
+  const PilotSums to{moment.data(), guarded.data(), means.data()};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return attention_pilot(a, blocks, rows.data(), rows_per_block, smoothing, table, n_threads, poll,
+                           outputs.data(), to);
+  });
+}
+
+nb::tuple bind_rate_histogram(Int32s query_order, Int64s start, Int32s key_order, Int64s band_start,
+                              Int64s band_stop, bool causal, Matrix<const float> moment,
+                              Matrix<const float> guarded, float floor, int n_threads) {
+  const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
+  RateHistogram histogram;
+  run([&](const Poll &poll) {
+    return rate_histogram(blocks, moment.data(), guarded.data(), floor, n_threads, poll, histogram);
+  });
+  return nb::make_tuple(handed_over(std::move(histogram.pairs)),
+                        handed_over(std::move(histogram.variance)));
+}
+
+template <class T>
+void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<const T> values,
+                         double scale, Vector<const double> query_centre,
+                         Vector<const double> key_centre, Vector<const double> value_centre,
+                         double value_factor, Int32s query_order, Int64s start, Int32s key_order,
+                         Int64s band_start, Int64s band_stop, bool causal,
+                         Matrix<const float> guarded, Matrix<const T> near, double floor,
+                         double rate, double least, std::uint64_t seed, std::uint64_t stream, Matrix<T> out,
+                         Vector<double> variance, Vector<double> bound,
+                         Vector<double> total_variance, Vector<std::int64_t> n_drawn, const std::string &isa, int n_threads) {
+  const auto a = attention<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
+                              value_factor);
+  const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
+  const AttentionRates<T> rates{guarded.data(), near.data(), floor, rate, least, seed, stream};
+  const AttentionDraws<T> to{out.data(), variance.data(), bound.data(), total_variance.data(),
+                             n_drawn.data()};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) { return attention_draw(a, blocks, rates, table, n_threads, poll, to); });
+}
+
+template <class T> void bind_attention(nb::module_ &m) {
+  m.def("attention_pilot", &bind_attention_pilot<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "values"_a.noconvert(), "scale"_a, "query_centre"_a.noconvert(), "key_centre"_a.noconvert(),
+        "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
+        "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
+        "band_stop"_a.noconvert(), "causal"_a, "rows"_a.noconvert(), "rows_per_block"_a, "guard"_a,
+        "narrow"_a, "wide"_a, "raw_share"_a, "wide_share"_a, "floor_share"_a,
+        "outputs"_a.noconvert(), "moment"_a.noconvert(), "guarded"_a.noconvert(),
+        "means"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("attention_draw", &bind_attention_draw<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "values"_a.noconvert(), "scale"_a, "query_centre"_a.noconvert(), "key_centre"_a.noconvert(),
+        "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
+        "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
+        "band_stop"_a.noconvert(), "causal"_a, "guarded"_a.noconvert(), "near"_a.noconvert(),
+        "floor"_a, "rate"_a, "least"_a, "seed"_a, "stream"_a, "out"_a.noconvert(), "variance"_a.noconvert(),
+        "bound"_a.noconvert(), "total_variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
   bind_typed<float>(m);
   bind_typed<double>(m);
+  bind_attention<float>(m);
+  bind_attention<double>(m);
+  m.def("rate_histogram", &bind_rate_histogram, "query_order"_a.noconvert(), "start"_a.noconvert(),
+        "key_order"_a.noconvert(), "band_start"_a.noconvert(), "band_stop"_a.noconvert(), "causal"_a,
+        "moment"_a.noconvert(), "guarded"_a.noconvert(), "floor"_a, "n_threads"_a);
   m.def("philox", &bind_philox, "seed"_a, "stream"_a, "first"_a, "out"_a.noconvert());
   m.def("random_tiling", &bind_random_tiling, "key_projections"_a.noconvert(),
         "query_projections"_a.noconvert(), "key_order"_a.noconvert(), "query_order"_a.noconvert(),

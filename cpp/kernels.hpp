@@ -1,6 +1,8 @@
 // What the instruction-set dependent part offers to the rest: a table of functions and its geometry.
 #pragma once
 
+#include "attention_kernels.hpp"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -62,6 +64,13 @@ template <class T> struct TypedKernels {
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);
   double (*fused_multiply_adds)(std::size_t rounds);  // work for the peak measurement
   double multiply_adds_per_round;
+  void (*attend)(const AttentionTile<T> &);
+  void (*add_moments)(const MomentStrip<T> &);
+  void (*pack_values)(const ValuePanel<T> &);
+  double (*smooth_moments)(const MomentRow &);
+  // min(1, max(least, rate * sqrt(guarded + floor)))
+  void (*draw_probabilities)(const float *guarded, std::size_t n, float floor, float rate,
+                             float least, float *out);
 };
 
 struct Kernels {

@@ -1,4 +1,5 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
+#include "attention_tile.hpp"
 #include "tile.hpp"
 
 namespace akmv {
@@ -57,7 +58,12 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           exp_array<T>,
           squared_distance<T>,
           fused_multiply_adds<T>,
-          double(kRows) * kVectors * Simd<T>::kWidth};
+          double(kRows) * kVectors * Simd<T>::kWidth,
+          attend<T>,
+          add_moments<T>,
+          pack_values<T>,
+          smooth_moments,
+          draw_probabilities};
 }
 
 }  // namespace AKMV_ISA

@@ -24,12 +24,15 @@ Index32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 __all__ = [
+    "attention_draw",
+    "attention_pilot",
     "exp",
     "merge_pairs",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
     "random_tiling",
+    "rate_histogram",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
@@ -373,6 +376,154 @@ def sampled_product(
         n_threads or default_threads(),
     )
     return sums
+
+
+class AttentionHead(NamedTuple):
+    """One head: scores are ``scale`` times inner products, values are moved and scaled."""
+
+    queries: Array
+    keys: Array
+    values: Array
+    scale: float
+    query_centre: Float64
+    key_centre: Float64
+    value_centre: Float64
+    value_factor: float
+
+
+class AttentionBlocks(NamedTuple):
+    """Blocks of queries; keys ``key_order[band_start[b]:band_stop[b]]`` are always taken for b.
+
+    With ``causal`` both orders are those of the tokens, and query i sees keys 0 to i.
+    """
+
+    query_order: Index32
+    start: Index  # (n_blocks + 1,)
+    key_order: Index32
+    band_start: Index  # (n_blocks,)
+    band_stop: Index
+    causal: bool
+
+
+class Smoothing(NamedTuple):
+    """How the moments of a few rows become moments to plan with."""
+
+    guard: float  # share of a row's own spread that every key counts for
+    narrow: int  # keys pooled on either side
+    wide: int
+    raw_share: float
+    wide_share: float
+    floor_share: float
+
+
+class PilotMoments(NamedTuple):
+    """Exact outputs of the pilot rows, and what each key adds to the squared error of a block.
+
+    Outputs are those of the moved values. ``moment[b, j]`` is the mean over the block's pilot rows
+    of ``p_ij**2 * |v_j - o_i|**2``, pooled over neighbouring keys; ``guarded`` counts keys whose
+    value is near the output as well, and has a floor.
+    """
+
+    outputs: Array
+    moment: Float32  # (n_blocks, n_keys)
+    guarded: Float32
+    means: Float64  # (n_blocks,) of the guarded moments, before the floor
+
+
+class AttentionRates(NamedTuple):
+    """A key is drawn for a block with probability ``rate * sqrt(guarded + floor)``, at most 1.
+
+    At least ``least`` of the keys outside the band are expected to be drawn for each block.
+    """
+
+    guarded: Float32
+    near: Array  # (n_blocks, n_columns) a point near the outputs of each block
+    floor: float
+    rate: float
+    least: float
+    seed: int
+    stream: int
+
+
+class AttentionDraws(NamedTuple):
+    """Outputs for the moved values, and for each row its estimated squared error.
+
+    ``variance`` is known for one strip of rows in four, and NaN for the others. ``bound`` is the
+    same without inner products of values and outputs, at least half of it, and known for all rows.
+    ``total_variance`` is the estimated relative variance of each row's denominator.
+    """
+
+    out: Array
+    variance: Float64  # (n_queries,)
+    bound: Float64  # (n_queries,)
+    total_variance: Float64  # (n_queries,)
+    n_drawn: Index  # (n_blocks,)
+
+
+def attention_pilot(
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rows: Index32,
+    smoothing: Smoothing,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> PilotMoments:
+    """Compute some rows of each block exactly: ``rows`` has equally many of each, in block order."""
+    n_blocks, n_keys = len(blocks.band_start), len(head.keys)
+    to = PilotMoments(
+        np.empty((len(rows), head.values.shape[1]), head.values.dtype),
+        np.empty((n_blocks, n_keys), np.float32),
+        np.empty((n_blocks, n_keys), np.float32),
+        np.empty(n_blocks),
+    )
+    _core.attention_pilot(
+        *head,
+        *blocks,
+        rows,
+        len(rows) // n_blocks,
+        *smoothing,
+        *to,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return to
+
+
+def rate_histogram(
+    blocks: AttentionBlocks,
+    moment: Float32,
+    guarded: Float32,
+    floor: float,
+    *,
+    n_threads: int | None = None,
+) -> tuple[Float64, Float64]:
+    """Pairs left to the draws, and the sum of their moments, by the size of ``guarded + floor``.
+
+    Bin b holds float32 numbers whose bits, shifted right by 19, are b: sixteen to a factor of two.
+    """
+    return _core.rate_histogram(*blocks, moment, guarded, floor, n_threads or default_threads())
+
+
+def attention_draw(
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rates: AttentionRates,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> AttentionDraws:
+    """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability."""
+    n_queries = len(head.queries)
+    to = AttentionDraws(
+        np.empty((n_queries, head.values.shape[1]), head.values.dtype),
+        np.empty(n_queries),
+        np.empty(n_queries),
+        np.empty(n_queries),
+        np.empty(len(blocks.band_start), np.int64),
+    )
+    _core.attention_draw(*head, *blocks, *rates, *to, isa or ISA, n_threads or default_threads())
+    return to
 
 
 def exp(x: Array, *, isa: str | None = None) -> Array:

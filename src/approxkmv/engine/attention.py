@@ -1,0 +1,217 @@
+"""Softmax attention of one head from drawn keys, with an estimate of its error.
+
+Promise: ``|O - O'|_F <= eps |V|_F`` with probability at least ``1 - delta``, where O is the exact
+output. A few rows of each block of queries are computed exactly; they tell which keys matter to the
+block, so how often each key should be drawn, and whether drawing pays at all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from approxkmv.engine.attention_order import order_blocks, pilot_rows
+from approxkmv.engine.attention_rates import solve_rate
+from approxkmv.engine.sample import spread
+from approxkmv.leaves import (
+    Array,
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionHead,
+    AttentionRates,
+    Float64,
+    Index32,
+    PilotMoments,
+    Smoothing,
+    attention_draw,
+    attention_pilot,
+    squared_norms,
+)
+
+# Below this many pairs the exact output takes less time than finding out about the head.
+_FEWEST_PAIRS = 2**22
+_PILOT_ROWS = 2
+# What a pair of a pilot row and a drawn pair cost, in exact pairs: the pilot computes scores twice
+# and products with the outputs, drawn keys are gathered and squared terms summed.
+_PILOT_PAIR, _SAMPLED_PAIR = 2.0, 1.3
+_SMOOTHING = Smoothing(
+    guard=0.25, narrow=16, wide=256, raw_share=0.3, wide_share=0.2, floor_share=0.01
+)
+_LEAST_DRAWS = 32.0
+# The variance aimed at leaves room for the spread of the error and for a wrong prediction.
+_AIM = 0.5
+_MOST_DRAWS = 3
+_SECOND_ORDER = 0.0
+_MOST_OF_EXACT = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class SampledAttention:
+    """Output of one head, its estimated Frobenius error, and what was done for it."""
+
+    output: Array
+    error_estimate: float
+    pairs: int
+    numbers: dict[str, object]
+    seconds: dict[str, float]
+
+
+def sampled_attention(
+    query: Array,  # (m, d)
+    key: Array,  # (n, d)
+    value: Array,  # (n, dv)
+    *,
+    scale: float,
+    is_causal: bool,
+    eps: float,
+    delta: float,
+    rng: np.random.Generator,
+    n_threads: int | None,
+) -> SampledAttention | None:
+    """Attention of one head within ``eps * |V|_F``; None where computing every pair is better."""
+    n_pairs = _pairs_seen(len(query), len(key), is_causal)
+    if n_pairs < _FEWEST_PAIRS:
+        return None
+    clock = time.perf_counter()
+    seconds: dict[str, float] = {}
+
+    def lap(stage: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        seconds[stage] = seconds.get(stage, 0.0) + now - clock
+        clock = now
+
+    head, furthest = _prepare(query, key, value, scale, n_threads)
+    zero = np.zeros(value.shape[1])
+    squares = squared_norms(value, zero, head.value_factor, n_threads=n_threads)
+    allowed = eps**2 * float(squares.sum())
+    if furthest == 0:  # every value is the centre, and so is every output
+        output = np.broadcast_to(head.value_centre, (len(query), value.shape[1]))
+        return SampledAttention(output.astype(value.dtype), 0.0, 0, {}, seconds)
+    blocks = order_blocks(query, key, is_causal=is_causal, rng=rng)
+    lap("order")
+    rows = pilot_rows(blocks, _PILOT_ROWS, rng)
+    pilot = attention_pilot(head, blocks, rows, _SMOOTHING, n_threads=n_threads)
+    lap("pilot")
+    pilot_pairs = int(_seen(rows, len(key), is_causal).sum())
+    numbers: dict[str, object] = {"blocks": len(blocks.band_start), "pilot_rows": len(rows)}
+    if not is_causal:
+        mean = _mean_is_enough(pilot, len(query), allowed, delta)
+        if mean is not None:
+            output = np.zeros((len(query), value.shape[1]), value.dtype)
+            output[rows] = pilot.outputs
+            numbers["mean_of_values"] = True
+            return SampledAttention(
+                _moved_back(head, output),
+                math.sqrt(mean) / head.value_factor,
+                pilot_pairs,
+                numbers,
+                seconds,
+            )
+    plan = solve_rate(blocks, pilot, _AIM * allowed, n_threads=n_threads)
+    band = float((np.diff(blocks.start) * (blocks.band_stop - blocks.band_start)).sum())
+    lap("plan")
+    numbers["predicted_share_of_pairs"] = (plan.pairs + band) / n_pairs
+    seed, rate, pairs = int(rng.integers(2**63)), plan.rate, pilot_pairs
+    predicted, spent = plan.pairs, 0.0
+    near = pilot.outputs.reshape(len(blocks.band_start), _PILOT_ROWS, -1).mean(axis=1)
+    for attempt in range(_MOST_DRAWS):
+        if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
+            return None
+        rates = AttentionRates(pilot.guarded, near, plan.floor, rate, _LEAST_DRAWS, seed, attempt)
+        draws = attention_draw(head, blocks, rates, n_threads=n_threads)
+        drawn = int((draws.n_drawn * np.diff(blocks.start)).sum())
+        pairs += drawn
+        spent += _SAMPLED_PAIR * drawn
+        variance, upper = _error(draws, blocks, delta)
+        checked = _checked(draws, pilot, rows, blocks)
+        lap("draw")
+        worst = max(upper, checked) / allowed
+        if worst <= 1:
+            break
+        factor = 1.3 * min(worst, 3.0)
+        rate, predicted = rate * factor, min(predicted * factor, float(n_pairs))
+    else:
+        return None
+    draws.out[rows] = pilot.outputs
+    numbers |= {"draws": attempt + 1, "share_of_pairs": pairs / n_pairs}
+    output = _moved_back(head, draws.out)
+    lap("draw")
+    return SampledAttention(
+        output, math.sqrt(variance) / head.value_factor, pairs, numbers, seconds
+    )
+
+
+def _pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:
+    if not is_causal:
+        return n_queries * n_keys
+    square = min(n_queries, n_keys)
+    return square * (square + 1) // 2 + (n_queries - square) * n_keys
+
+
+def _seen(rows: Index32, n_keys: int, is_causal: bool) -> Float64:
+    return np.minimum(rows + 1, n_keys) if is_causal else np.full(len(rows), n_keys)
+
+
+def _prepare(
+    query: Array, key: Array, value: Array, scale: float, n_threads: int | None
+) -> tuple[AttentionHead, float]:
+    """Keys and values around their means, values of at most unit size; softmax does not change.
+
+    Also how far the values are from their mean, at most.
+    """
+    key_centre = key[:: max(1, len(key) // 1024)].mean(axis=0, dtype=np.float64)
+    # The centre of the values is subtracted in their own precision.
+    value_centre = value.mean(axis=0, dtype=np.float64).astype(value.dtype).astype(np.float64)
+    furthest = math.sqrt(float(squared_norms(value, value_centre, 1.0, n_threads=n_threads).max()))
+    exponent = -math.frexp(furthest)[1] if furthest > 0 else 0
+    head = AttentionHead(
+        query,
+        key,
+        value,
+        scale,
+        np.zeros(query.shape[1]),
+        key_centre,
+        value_centre,
+        math.ldexp(1.0, exponent),
+    )
+    return head, furthest
+
+
+def _moved_back(head: AttentionHead, output: Array) -> Array:
+    output *= output.dtype.type(1 / head.value_factor)
+    output += head.value_centre.astype(output.dtype)
+    return output
+
+
+def _mean_is_enough(
+    pilot: PilotMoments, n_queries: int, allowed: float, delta: float
+) -> float | None:
+    """Squared error of the mean of all values as every row's output, if it is surely allowed."""
+    squares = (pilot.outputs.astype(np.float64) ** 2).sum(axis=1)
+    error = n_queries * float(squares.mean())
+    noise = n_queries * float(squares.std()) / math.sqrt(len(squares))
+    return error if error + 4 * noise <= allowed else None
+
+
+def _error(draws: AttentionDraws, blocks: AttentionBlocks, delta: float) -> tuple[float, float]:
+    """Estimated squared error, and what it stays below at the confidence asked for."""
+    known = ~np.isnan(draws.variance)
+    bound = float(draws.bound[known].sum())
+    share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
+    rows = share * draws.bound * (1 + _SECOND_ORDER * np.minimum(1.0, draws.total_variance))
+    per_block = np.add.reduceat(rows[blocks.query_order], blocks.start[:-1])
+    variance = float(per_block.sum())
+    return variance, variance * spread(per_block, delta)
+
+
+def _checked(
+    draws: AttentionDraws, pilot: PilotMoments, rows: Index32, blocks: AttentionBlocks
+) -> float:
+    """Squared error measured on the pilot rows, scaled to all rows."""
+    error = ((draws.out[rows] - pilot.outputs).astype(np.float64) ** 2).sum(axis=1)
+    per_block = error.reshape(len(blocks.band_start), -1).mean(axis=1)
+    return float((per_block * np.diff(blocks.start)).sum())
