@@ -21,24 +21,25 @@ template <class T> struct AttentionTile {
   const T *key_shift;           // [key], +infinity on padding
   const T *values;              // [panel][column group][key][column]
   const T *norms;               // [key] or null
-  const T *squares;             // [kSquareColumns][key] or null
+  const T *squares;             // [kSquareColumns][key], or null: all 0
   const std::int64_t *visible;  // [row] how many keys of the chunk a row sees, or null: all
   std::size_t n_dims, n_keys;   // keys padded to a multiple of the group
   int panel_keys, n_strips, n_columns;
-  int cross_every, cross_first;
+  int cross_every, cross_first;  // 0: no squared terms in any chunk
 
   T *scores;    // scratch [2][rows][kScoreStride]
   T *products;  // [row][padded columns]
-  T *crosses;   // [row][padded columns], with `squares`
+  T *crosses;   // [row][padded columns], with `cross_every`
   T *totals;    // [row] vectors of partial sums
   T *means;     // [row] vectors of partial sums, with `norms`
-  T *squared;   // [row][kSquareColumns] vectors of partial sums, with `squares`
+  T *squared;   // [row][kSquareColumns] vectors of partial sums, with `cross_every`
   T *row_max;   // [row]
 };
 
 // For one strip of queries whose outputs are known, what each key adds to their error:
 //
-//   moment[j] += p_ij^2 |v_j - o_i|^2,   guarded[j] += p_ij^2 (|v_j - o_i|^2 + guard_i).
+//   moment[j]  += p_ij^2 (|v_j - o_i|^2 + plan_guard_i),
+//   guarded[j] += p_ij^2 (|v_j - o_i|^2 + guard_i).
 template <class T> struct MomentStrip {
   const T *queries;  // [dim][row], the strip
   const T *outputs;  // [column][row], the strip
@@ -50,9 +51,9 @@ template <class T> struct MomentStrip {
   const T *row_max;             // [row]
   const T *inverse_total;       // [row]
   const T *output_norms;        // [row] |o_i|^2
-  const T *guards;              // [row]
+  const T *guards, *plan_guards;  // [row]
   const std::int64_t *visible;  // [row]
-  float *const *moment;         // [row] where its sums go: [key]
+  float *const *moment;         // [row] where its sums go: [key], or null: nowhere
   float *const *guarded;        // [row]
   T *scores, *dots;             // scratch [rows][kScoreStride]
 };

@@ -74,7 +74,7 @@ template <class T> static void attend(const AttentionTile<T> &t) {
       const std::size_t seen = seen_by_strip<T>(t.visible, s, t.n_keys);
       if (seen <= first) continue;
       const int width = seen - first < std::size_t(panel_width) ? int(seen - first) : panel_width;
-      const bool crosses = t.squares && (s + t.cross_first) % t.cross_every == 0;
+      const bool crosses = t.cross_every && (s + t.cross_first) % t.cross_every == 0;
       T *squares = t.scores + kRows * kScoreStride;
       score_strip<T, false>(t.queries + std::size_t(s) * kRows * t.n_dims, t.keys + first * t.n_dims,
                             t.n_dims, width, t.scores);
@@ -90,7 +90,7 @@ template <class T> static void attend(const AttentionTile<T> &t) {
           scale_in_place(t.totals + row * kWidth, kWidth, factor);
           scale_in_place(t.products + std::size_t(row) * padded, padded, factor);
           if (t.norms) scale_in_place(t.means + row * kWidth, kWidth, factor);
-          if (t.squares)
+          if (t.cross_every)
             scale_in_place(t.squared + row * kSquareColumns * kWidth, kSquareColumns * kWidth,
                            factor * factor);
           if (crosses)
@@ -110,7 +110,8 @@ template <class T> static void attend(const AttentionTile<T> &t) {
       const T *values = t.values + first * n_groups * S::kKeys;
       const std::size_t at = std::size_t(s) * kRows * padded;
       add_products(t.scores, values, width, panel_width, n_groups, t.products + at);
-      if (crosses) add_products(squares, values, width, panel_width, n_groups, t.crosses + at);
+      if (t.squares && crosses)
+        add_products(squares, values, width, panel_width, n_groups, t.crosses + at);
     }
   }
 }
@@ -126,15 +127,17 @@ template <class T> static void add_moments(const MomentStrip<T> &m) {
     score_strip<T, false>(m.queries, m.keys + first * m.n_dims, m.n_dims, width, m.scores);
     score_strip<T, false>(m.outputs, m.values + first * m.n_columns, m.n_columns, width, m.dots);
     for (int r = 0; r < m.n_rows; ++r) {
+      if (!m.moment[r]) continue;
       T *scores = m.scores + r * kScoreStride;
       const T *dots = m.dots + r * kScoreStride;
       hide(scores, m.visible[r] - std::int64_t(first), width);
       const V norm = S::splat(m.output_norms[r]), guard = S::splat(m.guards[r]), zero = {};
+      const V plan_guard = S::splat(m.plan_guards[r]);
       for (int j = 0; j < width; j += S::kWidth) {
         const V p = exp<T>(S::load(scores + j) - m.row_max[r], zero) * m.inverse_total[r];
         const V apart = S::load(m.norms + first + j) - T(2) * S::load(dots + j) + norm;
         const V square = p * p, distance = S::at_least(apart, zero);
-        S::store(moment, square * distance);
+        S::store(moment, square * (distance + plan_guard));
         S::store(guarded, square * (distance + guard));
         float *to = m.moment[r] + first + j, *guarded_to = m.guarded[r] + first + j;
         for (int l = 0; l < S::kWidth; ++l) {

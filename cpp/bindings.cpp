@@ -370,14 +370,14 @@ void bind_attention_pilot(Matrix<const T> queries, Matrix<const T> keys, Matrix<
                           Vector<const double> key_centre, Vector<const double> value_centre,
                           double value_factor, Int32s query_order, Int64s start, Int32s key_order,
                           Int64s band_start, Int64s band_stop, bool causal, Int32s rows,
-                          std::size_t rows_per_block, double guard, int narrow, int wide,
+                          std::size_t rows_per_block, int check_rows, double plan_guard, double guard, int narrow, int wide,
                           double raw_share, double wide_share, double floor_share,
                           Matrix<T> outputs, Matrix<float> moment, Matrix<float> guarded,
                           Vector<double> means, const std::string &isa, int n_threads) {
   const auto a = attention<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
                               value_factor);
   const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
-  const Smoothing smoothing{guard, narrow, wide, raw_share, wide_share, floor_share};
+  const Smoothing smoothing{check_rows, plan_guard, guard, narrow, wide, raw_share, wide_share, floor_share};
   const PilotSums to{moment.data(), guarded.data(), means.data()};
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
@@ -423,7 +423,7 @@ template <class T> void bind_attention(nb::module_ &m) {
         "values"_a.noconvert(), "scale"_a, "query_centre"_a.noconvert(), "key_centre"_a.noconvert(),
         "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
         "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
-        "band_stop"_a.noconvert(), "causal"_a, "rows"_a.noconvert(), "rows_per_block"_a, "guard"_a,
+        "band_stop"_a.noconvert(), "causal"_a, "rows"_a.noconvert(), "rows_per_block"_a, "check_rows"_a, "plan_guard"_a, "guard"_a,
         "narrow"_a, "wide"_a, "raw_share"_a, "wide_share"_a, "floor_share"_a,
         "outputs"_a.noconvert(), "moment"_a.noconvert(), "guarded"_a.noconvert(),
         "means"_a.noconvert(), "isa"_a, "n_threads"_a);

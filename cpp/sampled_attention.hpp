@@ -13,6 +13,7 @@
 #include "product.hpp"
 
 #include <cstring>
+#include <numeric>
 
 namespace akmv {
 
@@ -162,7 +163,10 @@ template <class T> class PackedKeys {
 
 /// How raw moments of a few rows become moments to plan with.
 struct Smoothing {
-  double guard;         // share of a row's own spread that every key counts for (see add_moments)
+  int check_rows;       // how many rows of each block, the last, are kept out of the moments
+  // Shares of a row's own spread that every key counts for besides its distance from the output, in
+  // the prediction and in the rates: what upsets the denominator is not seen to first order.
+  double plan_guard, guard;
   int narrow, wide;     // keys pooled on either side
   double raw_share, wide_share, floor_share;
 };
@@ -178,9 +182,11 @@ template <class T> class AttentionPilot {
   AttentionPilot(const Attention<T> &a, const AttentionBlocks &blocks, const std::int32_t *rows,
                  std::size_t rows_per_block, const Smoothing &smoothing, const TypedKernels<T> &k,
                  int n_threads)
-      : a_(a), blocks_(blocks), rows_(rows), per_block_(rows_per_block), smoothing_(smoothing), k_(k),
+      : a_(a), blocks_(blocks), rows_(rows), per_block_(rows_per_block),
+        for_moments_(rows_per_block - std::size_t(smoothing.check_rows)), smoothing_(smoothing), k_(k),
         packed_(a, blocks, k),
-        blocks_per_task_(std::max<std::size_t>(1, std::size_t(k.rows) / rows_per_block)) {
+        // Whole strips and whole blocks.
+        blocks_per_task_(std::size_t(k.rows) / std::gcd(std::size_t(k.rows), rows_per_block)) {
     for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(*this);
   }
 
@@ -211,7 +217,7 @@ template <class T> class AttentionPilot {
           outputs(std::size_t(p.k_.rows) * p.a_.values.d),
           scores(std::size_t(p.k_.rows) * kScoreStride),
           dots(std::size_t(p.k_.rows) * kScoreStride),
-          per_row(3 * std::size_t(p.k_.rows)),
+          per_row(4 * std::size_t(p.k_.rows)),
           sums(std::size_t(p.k_.rows), p.a_.values.d, p.k_),
           moment(p.blocks_per_task_ * p.packed_.n_keys),
           guarded(p.blocks_per_task_ * p.packed_.n_keys),
@@ -240,7 +246,8 @@ template <class T> class AttentionPilot {
     s.sums.write_to(tile);
     k_.attend(tile);
 
-    T *inverse_total = s.per_row.get(), *norms = inverse_total + k_.rows, *guards = norms + k_.rows;
+    T *inverse_total = s.per_row.get(), *norms = inverse_total + k_.rows, *guards = norms + k_.rows,
+      *plan_guards = guards + k_.rows;
     std::fill_n(s.outputs.get(), columns * k_.rows, T(0));
     std::vector<float *> moment(n_rows), guarded(n_rows);
     for (std::size_t r = 0; r < n_rows; ++r) {
@@ -252,8 +259,11 @@ template <class T> class AttentionPilot {
       }
       norms[r] = squared_norm(output, columns);
       const T mean = k_.sum_lanes(s.sums.means.get() + r * k_.width) * inverse_total[r];
-      guards[r] = T(smoothing_.guard) * std::max(T(0), mean - norms[r]);
+      const T spread = std::max(T(0), mean - norms[r]);
+      guards[r] = T(smoothing_.guard) * spread;
+      plan_guards[r] = T(smoothing_.plan_guard) * spread;
       const std::size_t block = (at + r) / per_block_ - first_block;
+      if ((at + r) % per_block_ >= for_moments_) continue;
       moment[r] = s.moment.get() + block * packed_.n_keys;
       guarded[r] = s.guarded.get() + block * packed_.n_keys;
     }
@@ -272,6 +282,7 @@ template <class T> class AttentionPilot {
     strip.inverse_total = inverse_total;
     strip.output_norms = norms;
     strip.guards = guards;
+    strip.plan_guards = plan_guards;
     strip.visible = s.sums.visible.data();
     strip.moment = moment.data();
     strip.guarded = guarded.data();
@@ -294,7 +305,7 @@ template <class T> class AttentionPilot {
     row.guarded = guarded;
     row.n = n;
     row.n_free = n_free;
-    row.scale = 1.0f / float(per_block_);
+    row.scale = 1.0f / float(for_moments_);
     row.narrow = std::size_t(smoothing_.narrow);
     row.wide = std::size_t(smoothing_.wide);
     row.raw_share = float(smoothing_.raw_share);
@@ -311,7 +322,7 @@ template <class T> class AttentionPilot {
   const Attention<T> &a_;
   const AttentionBlocks &blocks_;
   const std::int32_t *rows_;
-  const std::size_t per_block_;
+  const std::size_t per_block_, for_moments_;
   const Smoothing &smoothing_;
   const TypedKernels<T> &k_;
   PackedKeys<T> packed_;

@@ -155,6 +155,8 @@ def attention_pilot(
     causal: bool,
     rows: Array,
     rows_per_block: int,
+    check_rows: int,
+    plan_guard: float,
     guard: float,
     narrow: int,
     wide: int,

@@ -408,7 +408,9 @@ class AttentionBlocks(NamedTuple):
 class Smoothing(NamedTuple):
     """How the moments of a few rows become moments to plan with."""
 
-    guard: float  # share of a row's own spread that every key counts for
+    check_rows: int  # of each block, the last: kept out of the moments
+    plan_guard: float  # share of a row's own spread that every key counts for, in ``moment``
+    guard: float  # and in ``guarded``
     narrow: int  # keys pooled on either side
     wide: int
     raw_share: float

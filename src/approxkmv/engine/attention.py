@@ -33,18 +33,20 @@ from approxkmv.leaves import (
 
 # Below this many pairs the exact output takes less time than finding out about the head.
 _FEWEST_PAIRS = 2**22
-_PILOT_ROWS = 2
+# Rows of each block that are computed exactly: some to plan with, others to check with.
+_PILOT_ROWS, _CHECK_ROWS = 2, 2
 # What a pair of a pilot row and a drawn pair cost, in exact pairs: the pilot computes scores twice
 # and products with the outputs, drawn keys are gathered and squared terms summed.
 _PILOT_PAIR, _SAMPLED_PAIR = 2.0, 1.3
 _SMOOTHING = Smoothing(
-    guard=0.25, narrow=16, wide=256, raw_share=0.3, wide_share=0.2, floor_share=0.01
+    check_rows=_CHECK_ROWS, plan_guard=0.2, guard=0.5, narrow=16, wide=256, raw_share=0.3, wide_share=0.2, floor_share=0.01
 )
 _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.5
 _MOST_DRAWS = 3
-_SECOND_ORDER = 0.0
+# Fewer rows are checked than would be needed to believe that the variance is much too large.
+_LEAST_RATIO = 0.7
 _MOST_OF_EXACT = 0.75
 
 
@@ -93,7 +95,7 @@ def sampled_attention(
         return SampledAttention(output.astype(value.dtype), 0.0, 0, {}, seconds)
     blocks = order_blocks(query, key, is_causal=is_causal, rng=rng)
     lap("order")
-    rows = pilot_rows(blocks, _PILOT_ROWS, rng)
+    rows = pilot_rows(blocks, _PILOT_ROWS + _CHECK_ROWS, rng)
     pilot = attention_pilot(head, blocks, rows, _SMOOTHING, n_threads=n_threads)
     lap("pilot")
     pilot_pairs = int(_seen(rows, len(key), is_causal).sum())
@@ -117,7 +119,7 @@ def sampled_attention(
     numbers["predicted_share_of_pairs"] = (plan.pairs + band) / n_pairs
     seed, rate, pairs = int(rng.integers(2**63)), plan.rate, pilot_pairs
     predicted, spent = plan.pairs, 0.0
-    near = pilot.outputs.reshape(len(blocks.band_start), _PILOT_ROWS, -1).mean(axis=1)
+    near = pilot.outputs.reshape(len(blocks.band_start), _PILOT_ROWS + _CHECK_ROWS, -1).mean(axis=1)
     for attempt in range(_MOST_DRAWS):
         if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
@@ -126,10 +128,9 @@ def sampled_attention(
         drawn = int((draws.n_drawn * np.diff(blocks.start)).sum())
         pairs += drawn
         spent += _SAMPLED_PAIR * drawn
-        variance, upper = _error(draws, blocks, delta)
-        checked = _checked(draws, pilot, rows, blocks)
+        variance, upper = _error(draws, pilot, rows, blocks, delta)
         lap("draw")
-        worst = max(upper, checked) / allowed
+        worst = upper / allowed
         if worst <= 1:
             break
         factor = 1.3 * min(worst, 3.0)
@@ -197,21 +198,29 @@ def _mean_is_enough(
     return error if error + 4 * noise <= allowed else None
 
 
-def _error(draws: AttentionDraws, blocks: AttentionBlocks, delta: float) -> tuple[float, float]:
-    """Estimated squared error, and what it stays below at the confidence asked for."""
+def _error(
+    draws: AttentionDraws,
+    pilot: PilotMoments,
+    rows: Index32,
+    blocks: AttentionBlocks,
+    delta: float,
+) -> tuple[float, float]:
+    """Estimated squared error, and what it stays below at the confidence asked for.
+
+    The draws tell their own variance to first order. What that misses (keys that were never drawn,
+    noisy denominators) is measured on rows that were computed exactly but not planned with.
+    """
     known = ~np.isnan(draws.variance)
     bound = float(draws.bound[known].sum())
     share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
-    rows = share * draws.bound * (1 + _SECOND_ORDER * np.minimum(1.0, draws.total_variance))
-    per_block = np.add.reduceat(rows[blocks.query_order], blocks.start[:-1])
+    per_row = share * draws.bound
+    per_block = np.add.reduceat(per_row[blocks.query_order], blocks.start[:-1])
+    checks = rows.reshape(len(per_block), -1)[:, _PILOT_ROWS:].ravel()
+    exact = pilot.outputs.reshape(len(per_block), _PILOT_ROWS + _CHECK_ROWS, -1)[:, _PILOT_ROWS:]
+    error = draws.out[checks] - exact.reshape(len(checks), -1)
+    measured = (error.astype(np.float64) ** 2).sum(axis=1)
+    predicted = float(per_row[checks].sum())
     variance = float(per_block.sum())
+    if predicted > 0:
+        variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
     return variance, variance * spread(per_block, delta)
-
-
-def _checked(
-    draws: AttentionDraws, pilot: PilotMoments, rows: Index32, blocks: AttentionBlocks
-) -> float:
-    """Squared error measured on the pilot rows, scaled to all rows."""
-    error = ((draws.out[rows] - pilot.outputs).astype(np.float64) ** 2).sum(axis=1)
-    per_block = error.reshape(len(blocks.band_start), -1).mean(axis=1)
-    return float((per_block * np.diff(blocks.start)).sum())

@@ -49,9 +49,9 @@ def order_blocks(
 
 
 def pilot_rows(blocks: AttentionBlocks, per_block: int, rng: np.random.Generator) -> Index32:
-    """Random queries of each block, equally many; a block with fewer gives some of them twice."""
+    """Random queries of each block, equally many and evenly spread, in random order."""
     sizes = np.diff(blocks.start)
-    # One draw in each of `per_block` equal parts of the block.
     within = (np.arange(per_block) + rng.random((len(sizes), per_block))) / per_block
+    within = rng.permuted(within, axis=1)
     positions = blocks.start[:-1, None] + (within * sizes[:, None]).astype(np.int64)
     return blocks.query_order[positions.ravel()]
