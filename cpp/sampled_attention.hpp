@@ -510,7 +510,7 @@ template <class T> class AttentionSampler {
     for (std::size_t j = 0; j < width; ++j)
       s.key_shift.get()[j] =
           j >= n ? std::numeric_limits<T>::infinity()
-          : probability[j] < 1 ? T(std::log(probability[j])) : T(0);
+          : probability[j] < 1 ? T(std::log(double(probability[j]))) : T(0);
     pack_points(a_.keys, drawn, 0, n, s.key_shift.get(), k_, k_.group_keys, s.keys.get());
     for (std::size_t j = 0; j < width; j += panel_keys_) {
       const std::size_t panel = std::min<std::size_t>(panel_keys_, width - j);
@@ -525,7 +525,7 @@ template <class T> class AttentionSampler {
     for (std::size_t j = 0; j < n; ++j) {
       if (probability[j] >= 1) continue;
       sampled = true;
-      const T left = T(1 - probability[j]);
+      const T left = T(1.0 - double(probability[j]));
       squares[j] = left * s.apart.get()[j];
       squares[width + j] = left;
     }

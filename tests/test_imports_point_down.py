@@ -44,8 +44,8 @@ ONLY = {
 }
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
-    ["planner"],
-    ["sample"],
+    ["planner", "attention"],
+    ["sample", "attention_mean", "attention_order", "attention_rates"],
     ["probability"],
     ["near", "pilot"],
     ["order", "outcome"],

@@ -484,7 +484,14 @@ def attention_pilot(
         *blocks,
         rows,
         len(rows) // n_blocks,
-        *smoothing,
+        smoothing.check_rows,
+        smoothing.plan_guard,
+        smoothing.guard,
+        smoothing.narrow,
+        smoothing.wide,
+        smoothing.raw_share,
+        smoothing.wide_share,
+        smoothing.floor_share,
         *to,
         isa or ISA,
         n_threads or default_threads(),
@@ -524,7 +531,20 @@ def attention_draw(
         np.empty(n_queries),
         np.empty(len(blocks.band_start), np.int64),
     )
-    _core.attention_draw(*head, *blocks, *rates, *to, isa or ISA, n_threads or default_threads())
+    _core.attention_draw(
+        *head,
+        *blocks,
+        rates.guarded,
+        rates.near,
+        rates.floor,
+        rates.rate,
+        rates.least,
+        rates.seed,
+        rates.stream,
+        *to,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
     return to
 
 

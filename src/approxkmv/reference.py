@@ -13,6 +13,10 @@ import numpy.typing as npt
 
 from approxkmv.leaves import (
     Array,
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionHead,
+    AttentionRates,
     DrawPlan,
     Float32,
     Float64,
@@ -20,18 +24,23 @@ from approxkmv.leaves import (
     Geometry,
     Index,
     Index32,
+    PilotMoments,
     SampledSums,
+    Smoothing,
     TileSums,
     Tiling,
 )
 
 __all__ = [
+    "attention_draw",
+    "attention_pilot",
     "exp",
     "merge_pairs",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
     "random_tiling",
+    "rate_histogram",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
@@ -243,6 +252,153 @@ def _exponents(geometry: Geometry) -> Float64:
     k = _moved(geometry.keys, geometry.centre, geometry.factor)
     scores = _scores(q, k, geometry.differences)
     return np.asarray(geometry.slope * scores - geometry.query_shift[:, None] - geometry.key_shift)
+
+
+def attention_pilot(
+    head: AttentionHead, blocks: AttentionBlocks, rows: Index32, smoothing: Smoothing
+) -> PilotMoments:
+    """Exact rows; squared weights times squared distances of values and outputs, pooled."""
+    n_blocks, n_keys = len(blocks.band_start), len(head.keys)
+    scores, values = _attention_scores(head, blocks), _moved_values(head)
+    weights = _softmax(scores[rows])
+    outputs = weights @ values
+    apart = ((values - outputs[:, None]) ** 2).sum(axis=-1)
+    spread = (weights * apart).sum(axis=1, keepdims=True)
+    moment, guarded = (
+        np.zeros((n_blocks, n_keys), np.float32),
+        np.zeros((n_blocks, n_keys), np.float32),
+    )
+    means = np.zeros(n_blocks)
+    per_block = len(rows) // n_blocks
+    free = _outside_band(head, blocks)
+    for b in range(n_blocks):
+        used = slice(b * per_block, (b + 1) * per_block - smoothing.check_rows)
+        n = int(np.isfinite(scores[_block(blocks, b)]).any(axis=0).sum())
+        squares = weights[used][:, blocks.key_order] ** 2
+        distance = apart[used][:, blocks.key_order]
+        for to, guard in ((moment, smoothing.plan_guard), (guarded, smoothing.guard)):
+            row = (squares * (distance + guard * spread[used])).mean(axis=0)[:n]
+            row[~free[b, :n]] = 0
+            to[b, :n] = row
+        raw = guarded[b, :n].astype(np.float64)
+        means[b] = raw.sum() / max(1, free[b].sum())
+        moment[b, :n] = _pooled(moment[b, :n], smoothing.narrow)
+        rest = 1 - smoothing.raw_share - smoothing.wide_share
+        guarded[b, :n] = (
+            smoothing.raw_share * raw
+            + rest * _pooled(raw, smoothing.narrow)
+            + smoothing.wide_share * _pooled(raw, smoothing.wide)
+            + smoothing.floor_share * means[b]
+        )
+    return PilotMoments(outputs, moment, guarded, means)
+
+
+def rate_histogram(
+    blocks: AttentionBlocks, moment: Float32, guarded: Float32, floor: float
+) -> tuple[Float64, Float64]:
+    """Counts and sums of moments by the leading bits of ``guarded + floor``."""
+    n_bins = 0x7F800000 >> 19
+    pairs, variance = np.zeros(n_bins), np.zeros(n_bins)
+    n_keys = moment.shape[1]
+    for b, n_rows in enumerate(np.diff(blocks.start)):
+        position = np.arange(n_keys)
+        last = blocks.query_order[blocks.start[b + 1] - 1]
+        free = (position < blocks.band_start[b]) | (position >= blocks.band_stop[b])
+        free &= (position <= last) | (not blocks.causal)
+        bins = (guarded[b, free] + np.float32(floor)).view(np.uint32) >> 19
+        pairs += np.bincount(bins, minlength=n_bins) * float(n_rows)
+        variance += np.bincount(bins, moment[b, free].astype(np.float64), n_bins) * float(n_rows)
+    return pairs, variance
+
+
+def attention_draw(
+    head: AttentionHead, blocks: AttentionBlocks, rates: AttentionRates
+) -> AttentionDraws:
+    """Softmax over drawn keys, their exponentials divided by the probabilities."""
+    n_queries = len(head.queries)
+    scores, values = _attention_scores(head, blocks), _moved_values(head)
+    out = np.zeros((n_queries, values.shape[1]))
+    variance, bound, total_variance = np.zeros(n_queries), np.zeros(n_queries), np.zeros(n_queries)
+    n_drawn = np.zeros(len(blocks.band_start), np.int64)
+    for b in range(len(n_drawn)):
+        rows = _block(blocks, b)
+        pi = _attention_probabilities(head, blocks, rates, b)
+        drawn = pi > 0
+        n_drawn[b] = drawn.sum()
+        keys, pi = blocks.key_order[drawn], pi[drawn].astype(np.float64)
+        weights = _softmax(scores[np.ix_(rows, keys)] - np.log(pi))
+        out[rows] = weights @ values[keys]
+        squares = weights**2 * (1 - pi)
+        apart = ((values[keys] - out[rows][:, None]) ** 2).sum(axis=-1)
+        from_point = ((values[keys] - rates.near[b]) ** 2).sum(axis=1)
+        moved = ((out[rows] - rates.near[b]) ** 2).sum(axis=1)
+        variance[rows] = (squares * apart).sum(axis=1)
+        total_variance[rows] = squares.sum(axis=1)
+        bound[rows] = squares @ from_point + moved * total_variance[rows]
+    return AttentionDraws(out, variance, bound, total_variance, n_drawn)
+
+
+def _attention_probabilities(
+    head: AttentionHead, blocks: AttentionBlocks, rates: AttentionRates, b: int
+) -> Float32:
+    """Probabilities of drawn keys by position, 0 for all others.
+
+    The running sum of the probabilities starts at the word of Philox with counter (b, 0, 0, 0); a
+    key is drawn where it reaches 1, which is then taken off.
+    """
+    free = _outside_band(head, blocks)[b]
+    least = np.float32(min(1.0, rates.least / max(1, free.sum())))
+    root = np.sqrt(rates.guarded[b] + np.float32(rates.floor))
+    pi = np.clip(np.float32(rates.rate) * root, least, np.float32(1))
+    bits = np.random.Philox(counter=(b - 1) % 2**256, key=rates.seed | (rates.stream << 64))
+    running = (int(bits.random_raw()) >> 11) * 2.0**-53
+    drawn = np.zeros(len(pi), np.float32)
+    for j in free.nonzero()[0]:
+        running += float(pi[j])
+        if running >= 1:
+            running -= 1
+            drawn[j] = pi[j]
+    drawn[blocks.band_start[b] : blocks.band_stop[b]] = 1
+    return drawn
+
+
+def _outside_band(head: AttentionHead, blocks: AttentionBlocks) -> npt.NDArray[np.bool_]:
+    """Positions that some row of a block sees and that are not in its band, (n_blocks, n_keys)."""
+    position = np.arange(len(head.keys))
+    last = blocks.query_order[blocks.start[1:] - 1][:, None]
+    seen = (position <= last) | (not blocks.causal)
+    band = (position >= blocks.band_start[:, None]) & (position < blocks.band_stop[:, None])
+    return np.asarray(seen & ~band)
+
+
+def _block(blocks: AttentionBlocks, b: int) -> Index32:
+    return blocks.query_order[blocks.start[b] : blocks.start[b + 1]]
+
+
+def _attention_scores(head: AttentionHead, blocks: AttentionBlocks) -> Float64:
+    q = _moved(head.queries, head.query_centre, head.scale)
+    scores = q @ _moved(head.keys, head.key_centre, 1.0).T
+    if blocks.causal:
+        hidden = np.arange(len(head.keys)) > np.arange(len(head.queries))[:, None]
+        scores[hidden] = -np.inf
+    return np.asarray(scores)
+
+
+def _moved_values(head: AttentionHead) -> Float64:
+    return _moved(head.values, head.value_centre, head.value_factor)
+
+
+def _softmax(scores: Float64) -> Float64:
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _pooled(row: npt.NDArray[np.floating], half: int) -> Float64:
+    """Means over ``half`` neighbours on either side, fewer at the ends."""
+    running = np.append(0.0, np.cumsum(row, dtype=np.float64))
+    low = np.maximum(np.arange(len(row)) - half, 0)
+    high = np.minimum(np.arange(len(row)) + half + 1, len(row))
+    return np.asarray((running[high] - running[low]) / (high - low))
 
 
 def exp(x: Array) -> Array:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from approxkmv.engine.attention_order import order_blocks, pilot_rows
+from approxkmv.engine.attention_mean import mean_output
+from approxkmv.engine.attention_order import every_nth, order_blocks, pilot_rows
 from approxkmv.engine.attention_rates import solve_rate
 from approxkmv.engine.sample import spread
 from approxkmv.leaves import (
@@ -35,19 +36,28 @@ from approxkmv.leaves import (
 _FEWEST_PAIRS = 2**22
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
-# What a pair of a pilot row and a drawn pair cost, in exact pairs: the pilot computes scores twice
-# and products with the outputs, drawn keys are gathered and squared terms summed.
-_PILOT_PAIR, _SAMPLED_PAIR = 2.0, 1.3
+# One block in so many is looked at first, to give up early where sampling cannot pay.
+_FIRST_LOOK = 8
+# What a drawn pair costs in exact ones: keys are gathered, squared terms summed.
+_SAMPLED_PAIR = 1.4
 _SMOOTHING = Smoothing(
-    check_rows=_CHECK_ROWS, plan_guard=0.2, guard=0.5, narrow=16, wide=256, raw_share=0.3, wide_share=0.2, floor_share=0.01
+    check_rows=_CHECK_ROWS,
+    plan_guard=0.2,
+    guard=0.5,
+    narrow=16,
+    wide=256,
+    raw_share=0.3,
+    wide_share=0.2,
+    floor_share=0.01,
 )
 _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.5
 _MOST_DRAWS = 3
-# Fewer rows are checked than would be needed to believe that the variance is much too large.
-_LEAST_RATIO = 0.7
-_MOST_OF_EXACT = 0.75
+# Fewer rows are checked than would be needed to believe that the variance is much too large; and
+# where it is out by far more than its order (rows whose one heavy key was not drawn), it says nothing.
+_LEAST_RATIO, _MOST_RATIO = 0.7, 100.0
+_MOST_OF_EXACT, _HOPELESS = 0.75, 0.85
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,41 +101,49 @@ def sampled_attention(
     squares = squared_norms(value, zero, head.value_factor, n_threads=n_threads)
     allowed = eps**2 * float(squares.sum())
     if furthest == 0:  # every value is the centre, and so is every output
-        output = np.broadcast_to(head.value_centre, (len(query), value.shape[1]))
-        return SampledAttention(output.astype(value.dtype), 0.0, 0, {}, seconds)
+        return SampledAttention(_all_mean(head), 0.0, 0, {"mean_of_values": True}, seconds)
+    if not is_causal:
+        mean = mean_output(head, allowed, rng, n_threads)
+        lap("mean")
+        if mean is not None:
+            output = _all_mean(head)
+            output[mean.rows] = mean.outputs
+            return SampledAttention(
+                output,
+                math.sqrt(mean.squared_error) / head.value_factor,
+                mean.pairs,
+                {"mean_of_values": True},
+                seconds,
+            )
     blocks = order_blocks(query, key, is_causal=is_causal, rng=rng)
+    sizes = np.diff(blocks.start)
+    band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
+    few = every_nth(blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
+    rows = pilot_rows(few, _PILOT_ROWS + _CHECK_ROWS, rng)
+    first_look = attention_pilot(head, few, rows, _SMOOTHING, n_threads=n_threads)
+    part = (few.start[-1]) / len(query)
+    plan = solve_rate(few, first_look, _AIM * allowed * part, n_threads=n_threads)
+    lap("first look")
+    if _SAMPLED_PAIR * (plan.pairs / part + band) > _HOPELESS * n_pairs:
+        return None
     rows = pilot_rows(blocks, _PILOT_ROWS + _CHECK_ROWS, rng)
     pilot = attention_pilot(head, blocks, rows, _SMOOTHING, n_threads=n_threads)
     lap("pilot")
     pilot_pairs = int(_seen(rows, len(key), is_causal).sum())
-    numbers: dict[str, object] = {"blocks": len(blocks.band_start), "pilot_rows": len(rows)}
-    if not is_causal:
-        mean = _mean_is_enough(pilot, len(query), allowed, delta)
-        if mean is not None:
-            output = np.zeros((len(query), value.shape[1]), value.dtype)
-            output[rows] = pilot.outputs
-            numbers["mean_of_values"] = True
-            return SampledAttention(
-                _moved_back(head, output),
-                math.sqrt(mean) / head.value_factor,
-                pilot_pairs,
-                numbers,
-                seconds,
-            )
+    numbers: dict[str, object] = {"blocks": len(sizes), "pilot_rows": len(rows)}
     plan = solve_rate(blocks, pilot, _AIM * allowed, n_threads=n_threads)
-    band = float((np.diff(blocks.start) * (blocks.band_stop - blocks.band_start)).sum())
     lap("plan")
     numbers["predicted_share_of_pairs"] = (plan.pairs + band) / n_pairs
     seed, rate, pairs = int(rng.integers(2**63)), plan.rate, pilot_pairs
     predicted, spent = plan.pairs, 0.0
-    near = pilot.outputs.reshape(len(blocks.band_start), _PILOT_ROWS + _CHECK_ROWS, -1).mean(axis=1)
+    near = pilot.outputs.reshape(len(sizes), _PILOT_ROWS + _CHECK_ROWS, -1).mean(axis=1)
     for attempt in range(_MOST_DRAWS):
         if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
         rates = AttentionRates(pilot.guarded, near, plan.floor, rate, _LEAST_DRAWS, seed, attempt)
         draws = attention_draw(head, blocks, rates, n_threads=n_threads)
-        drawn = int((draws.n_drawn * np.diff(blocks.start)).sum())
+        drawn = int((draws.n_drawn * sizes).sum())
         pairs += drawn
         spent += _SAMPLED_PAIR * drawn
         variance, upper = _error(draws, pilot, rows, blocks, delta)
@@ -188,14 +206,9 @@ def _moved_back(head: AttentionHead, output: Array) -> Array:
     return output
 
 
-def _mean_is_enough(
-    pilot: PilotMoments, n_queries: int, allowed: float, delta: float
-) -> float | None:
-    """Squared error of the mean of all values as every row's output, if it is surely allowed."""
-    squares = (pilot.outputs.astype(np.float64) ** 2).sum(axis=1)
-    error = n_queries * float(squares.mean())
-    noise = n_queries * float(squares.std()) / math.sqrt(len(squares))
-    return error if error + 4 * noise <= allowed else None
+def _all_mean(head: AttentionHead) -> Array:
+    shape = len(head.queries), head.values.shape[1]
+    return np.broadcast_to(head.value_centre, shape).astype(head.values.dtype)
 
 
 def _error(
@@ -221,6 +234,8 @@ def _error(
     measured = (error.astype(np.float64) ** 2).sum(axis=1)
     predicted = float(per_row[checks].sum())
     variance = float(per_block.sum())
-    if predicted > 0:
+    if measured.sum() > _MOST_RATIO * predicted:
+        variance = len(draws.out) * float(measured.mean())
+    elif predicted > 0:
         variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
     return variance, variance * spread(per_block, delta)

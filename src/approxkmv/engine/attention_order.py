@@ -15,6 +15,8 @@ from approxkmv.leaves import Array, AttentionBlocks, Index32, random_tiling
 
 # A multiple of every micro tile's rows; more rows per block would share keys between unlike queries.
 _ROWS_PER_BLOCK = 96
+# The pilot computes as many rows for each block, whatever its size.
+_MOST_BLOCKS = 180
 # Moments are kept for every block and key: two matrices of at most 128 MiB each.
 _MOST_MOMENTS = 2**25
 # Beyond this many blocks' worth of keys, cells that a block touches are no neighbourhood.
@@ -24,9 +26,13 @@ _MOST_BAND_BLOCKS = 4
 def order_blocks(
     query: Array, key: Array, *, is_causal: bool, rng: np.random.Generator
 ) -> AttentionBlocks:
-    """Cut queries into blocks of 96, or more where the moments would take too much memory."""
+    """Cut queries into blocks of 96, or a multiple where there are many."""
     n_queries, n_keys = len(query), len(key)
-    size = _ROWS_PER_BLOCK * math.ceil(n_queries * n_keys / _ROWS_PER_BLOCK / _MOST_MOMENTS)
+    size = _ROWS_PER_BLOCK * max(
+        1,
+        round(n_queries / _ROWS_PER_BLOCK / _MOST_BLOCKS),
+        math.ceil(n_queries * n_keys / _ROWS_PER_BLOCK / _MOST_MOMENTS),
+    )
     start = np.append(np.arange(0, n_queries, size), n_queries).astype(np.int64)
     if is_causal:
         stop = np.minimum(start[1:], n_keys)
@@ -45,6 +51,18 @@ def order_blocks(
     band_start, band_stop = np.where(near, band_start, 0), np.where(near, band_stop, 0)
     return AttentionBlocks(
         tiling.query_order, start, tiling.key_order, band_start, band_stop, False
+    )
+
+
+def every_nth(blocks: AttentionBlocks, n: int, first: int) -> AttentionBlocks:
+    """Some of the blocks, evenly spread; not for draws, which need the tokens of causal blocks."""
+    chosen = np.arange(first % min(n, len(blocks.band_start)), len(blocks.band_start), n)
+    queries = [blocks.query_order[blocks.start[b] : blocks.start[b + 1]] for b in chosen]
+    return blocks._replace(
+        query_order=np.concatenate(queries),
+        start=np.append(0, np.cumsum([len(part) for part in queries])),
+        band_start=blocks.band_start[chosen],
+        band_stop=blocks.band_stop[chosen],
     )
 
 
