@@ -7,6 +7,7 @@
 namespace akmv {
 
 constexpr int kSquareColumns = 2;
+constexpr double kLeastRest = 1e-3;  // smaller 1 - p would show the rounding of |v - o| only
 
 // One block of queries against one chunk of packed keys, largest exponent of each row taken out:
 //
@@ -38,8 +39,11 @@ template <class T> struct AttentionTile {
 
 // For one strip of queries whose outputs are known, what each key adds to their error:
 //
-//   moment[j]  += p_ij^2 (|v_j - o_i|^2 + plan_guard_i),
-//   guarded[j] += p_ij^2 (|v_j - o_i|^2 + guard_i).
+//   moment[j]  += (p_ij / (1 - p_ij))^2 (|v_j - o_i|^2 + plan_guard_i),
+//   guarded[j] += (p_ij / (1 - p_ij))^2 (|v_j - o_i|^2 + guard_i).
+//
+// Without the guards that is the squared error of a row that misses key j: p_ij^2 |v_j - o_i|^2 to
+// first order, and all of |v_j - v|^2 where the key has nearly all the weight.
 template <class T> struct MomentStrip {
   const T *queries;  // [dim][row], the strip
   const T *outputs;  // [column][row], the strip

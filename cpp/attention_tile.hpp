@@ -121,6 +121,7 @@ template <class T> static void add_moments(const MomentStrip<T> &m) {
   using V = typename S::V;
   const std::size_t seen = seen_by_strip<T>(m.visible, 0, m.n_keys);
   T moment[S::kWidth], guarded[S::kWidth];
+  const V least = S::splat(T(kLeastRest));
   for (std::size_t first = 0; first < seen; first += std::size_t(m.panel_keys)) {
     const std::size_t left = seen - first;
     const int width = left < std::size_t(m.panel_keys) ? int(left) : m.panel_keys;
@@ -136,7 +137,8 @@ template <class T> static void add_moments(const MomentStrip<T> &m) {
       for (int j = 0; j < width; j += S::kWidth) {
         const V p = exp<T>(S::load(scores + j) - m.row_max[r], zero) * m.inverse_total[r];
         const V apart = S::load(m.norms + first + j) - T(2) * S::load(dots + j) + norm;
-        const V square = p * p, distance = S::at_least(apart, zero);
+        const V odds = p / S::at_least(T(1) - p, least), distance = S::at_least(apart, zero);
+        const V square = odds * odds;
         S::store(moment, square * (distance + plan_guard));
         S::store(guarded, square * (distance + guard));
         float *to = m.moment[r] + first + j, *guarded_to = m.guarded[r] + first + j;

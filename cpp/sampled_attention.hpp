@@ -490,9 +490,10 @@ template <class T> class AttentionSampler {
     const std::int64_t first = std::min(blocks_.band_start[b], limit);
     const std::int64_t last = std::min(blocks_.band_stop[b], limit);
     take(0, first);
+    const std::int64_t own_token = blocks_.query_order[blocks_.start[b]];
     std::size_t own = std::size_t(limit);  // a causal block beyond the last key sees them all
     for (std::int64_t j = first; j < last; ++j) {
-      if (j == blocks_.start[b]) own = s.drawn.size();
+      if (j == own_token) own = s.drawn.size();
       s.drawn.push_back(blocks_.key_order[j]);
       s.probability.push_back(1.0f);
     }

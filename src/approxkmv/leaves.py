@@ -422,7 +422,8 @@ class PilotMoments(NamedTuple):
     """Exact outputs of the pilot rows, and what each key adds to the squared error of a block.
 
     Outputs are those of the moved values. ``moment[b, j]`` is the mean over the block's pilot rows
-    of ``p_ij**2 * |v_j - o_i|**2``, pooled over neighbouring keys; ``guarded`` counts keys whose
+    of ``(p_ij / (1 - p_ij))**2 * |v_j - o_i|**2``, the squared error of a row that misses the key,
+    pooled over neighbouring keys; ``guarded`` counts keys whose
     value is near the output as well, and has a floor.
     """
 
@@ -448,7 +449,7 @@ class AttentionRates(NamedTuple):
 
 
 class AttentionDraws(NamedTuple):
-    """Outputs for the moved values, and for each row its estimated squared error.
+    """Outputs for the moved values, and for each row of a block its estimated squared error.
 
     ``variance`` is known for one strip of rows in four, and NaN for the others. ``bound`` is the
     same without inner products of values and outputs, at least half of it, and known for all rows.
@@ -471,7 +472,7 @@ def attention_pilot(
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> PilotMoments:
-    """Compute some rows of each block exactly: ``rows`` has equally many of each, in block order."""
+    """Compute some rows of each block exactly: ``rows`` has equally many, in block order."""
     n_blocks, n_keys = len(blocks.band_start), len(head.keys)
     to = PilotMoments(
         np.empty((len(rows), head.values.shape[1]), head.values.dtype),
@@ -526,9 +527,9 @@ def attention_draw(
     n_queries = len(head.queries)
     to = AttentionDraws(
         np.empty((n_queries, head.values.shape[1]), head.values.dtype),
-        np.empty(n_queries),
-        np.empty(n_queries),
-        np.empty(n_queries),
+        np.full(n_queries, np.nan),
+        np.zeros(n_queries),
+        np.zeros(n_queries),
         np.empty(len(blocks.band_start), np.int64),
     )
     _core.attention_draw(

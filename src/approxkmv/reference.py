@@ -257,7 +257,7 @@ def _exponents(geometry: Geometry) -> Float64:
 def attention_pilot(
     head: AttentionHead, blocks: AttentionBlocks, rows: Index32, smoothing: Smoothing
 ) -> PilotMoments:
-    """Exact rows; squared weights times squared distances of values and outputs, pooled."""
+    """Exact rows; squared error of a row that misses a key, pooled over neighbouring keys."""
     n_blocks, n_keys = len(blocks.band_start), len(head.keys)
     scores, values = _attention_scores(head, blocks), _moved_values(head)
     weights = _softmax(scores[rows])
@@ -274,7 +274,8 @@ def attention_pilot(
     for b in range(n_blocks):
         used = slice(b * per_block, (b + 1) * per_block - smoothing.check_rows)
         n = int(np.isfinite(scores[_block(blocks, b)]).any(axis=0).sum())
-        squares = weights[used][:, blocks.key_order] ** 2
+        used_weights = weights[used][:, blocks.key_order]
+        squares = (used_weights / np.maximum(1 - used_weights, 1e-3)) ** 2
         distance = apart[used][:, blocks.key_order]
         for to, guard in ((moment, smoothing.plan_guard), (guarded, smoothing.guard)):
             row = (squares * (distance + guard * spread[used])).mean(axis=0)[:n]

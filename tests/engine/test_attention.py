@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -101,12 +101,12 @@ def text(n: int = N, seed: int = 0) -> Head:
 
 @functools.cache
 def words(n: int = N, seed: int = 0, sharp: float = 1.0) -> Head:
-    """Queries that are keys, with norms over a factor of ten; values unlike them."""
+    """Queries that are keys, of a decaying spectrum and various norms; values unlike them."""
     rng = np.random.default_rng([seed, 1])
-    spectrum = (1 + np.arange(D)) ** -0.5
-    points = 2 * rng.standard_normal((n, D)) * spectrum * np.exp(0.4 * rng.standard_normal((n, 1)))
-    points = points.astype(np.float32)
-    return Head(points, points, gauss(n, 48, seed + 2), sharp, False)
+    points = rng.standard_normal((n, 64)) * (1 + np.arange(64)) ** -0.3
+    points *= 8 / np.linalg.norm(points, axis=1).mean()
+    points = (points * np.exp(0.2 * rng.standard_normal((n, 1)))).astype(np.float32)
+    return Head(points, points, gauss(n, 48, seed + 2), sharp / 8, False)
 
 
 def flat(n: int = N) -> Head:
@@ -178,28 +178,30 @@ def test_small_heads_are_left_to_the_exact_method() -> None:
     assert run(small, 0.5) is None
 
 
-def test_hopeless_heads_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Independent queries and keys, sharp rows: no draw, and one block in eight looked at."""
-    head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), 1.0, False)
+@pytest.mark.parametrize("sharp", [0.5, 3.0])
+def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries and keys that know nothing of each other, at a small eps: one block in 16 is tried."""
+    head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     looked_at = []
     pilot = engine.attention_pilot
 
-    def counted(*args: object, **options: object) -> leaves.PilotMoments:
-        looked_at.append(len(args[1].band_start))  # type: ignore[attr-defined]
-        return pilot(*args, **options)  # type: ignore[arg-type]
+    def counted(*args: Any, **options: Any) -> leaves.PilotMoments:
+        looked_at.append(len(args[1].band_start))
+        return pilot(*args, **options)
 
     monkeypatch.setattr(engine, "attention_pilot", counted)
-    assert run(head, 0.01) is None
+    assert run(head, 0.02) is None
     n_blocks = -(-N // 96)
-    assert looked_at in ([n_blocks // 8], [n_blocks // 8 + 1])
+    assert looked_at in ([n_blocks // 16], [n_blocks // 16 + 1])
 
 
 def test_nearly_uniform_attention_is_the_mean() -> None:
-    """Two hundred and fifty-six rows tell that the mean of the values will do."""
+    """A few rows tell that the mean of the values will do for all others."""
     head = flat()
     result = run(head, 0.05)
     assert result is not None
-    assert (result.output == result.output[0]).all()
+    mean = head.value.mean(axis=0, dtype="f8").astype("f4")
+    assert (result.output == mean).all(axis=1).mean() > 0.9
     assert result.error <= 0.05
     assert abs(result.estimate / result.error - 1) <= 0.25
 
@@ -290,7 +292,7 @@ def test_mean_and_variance_of_the_draws() -> None:
 def check_statistics(n_runs: int, n: int) -> None:
     """Violations at most the binomial quantile at 1e-6 for delta; the estimate within 25 % of the
     true error in 90 % of the sampled runs, short of which they may fall by chance (at 1e-6)."""
-    heads = [text(n, 0), text(n, 1), words(n, 0, 0.5), words(n, 1, 0.7)]
+    heads = [text(n, 0), text(n, 1), words(n, 0, 0.5), words(n, 1, 1.0)]
     runs = []
     for i in range(n_runs):
         eps = (0.1, 0.2)[i // len(heads) % 2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,9 +24,8 @@ from approxkmv.leaves import (
     AttentionDraws,
     AttentionHead,
     AttentionRates,
-    Float64,
+    Index,
     Index32,
-    PilotMoments,
     Smoothing,
     attention_draw,
     attention_pilot,
@@ -36,12 +36,12 @@ from approxkmv.leaves import (
 _FEWEST_PAIRS = 2**22
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
-# One block in so many is looked at first, to give up early where sampling cannot pay.
-_FIRST_LOOK = 8
+# One block in so many is tried first, to give up early where sampling cannot pay.
+_FIRST_LOOK, _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 16, 6, 4.0
 # What a drawn pair costs in exact ones: keys are gathered, squared terms summed.
 _SAMPLED_PAIR = 1.4
 _SMOOTHING = Smoothing(
-    check_rows=_CHECK_ROWS,
+    check_rows=0,
     plan_guard=0.2,
     guard=0.5,
     narrow=16,
@@ -53,7 +53,7 @@ _SMOOTHING = Smoothing(
 _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.5
-_MOST_DRAWS = 3
+_MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
 # Fewer rows are checked than would be needed to believe that the variance is much too large; and
 # where it is out by far more than its order (rows whose one heavy key was not drawn), it says nothing.
 _LEAST_RATIO, _MOST_RATIO = 0.7, 100.0
@@ -120,48 +120,106 @@ def sampled_attention(
     band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
     few = every_nth(blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
-    rows = pilot_rows(few, _PILOT_ROWS + _CHECK_ROWS, rng)
-    first_look = attention_pilot(head, few, rows, _SMOOTHING, n_threads=n_threads)
-    part = (few.start[-1]) / len(query)
-    plan = solve_rate(few, first_look, _AIM * allowed * part, n_threads=n_threads)
-    lap("first look")
-    if _SAMPLED_PAIR * (plan.pairs / part + band) > _HOPELESS * n_pairs:
+    part = few.start[-1] / len(query)
+    seed = int(rng.integers(2**63))
+    trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
+    if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
         return None
-    rows = pilot_rows(blocks, _PILOT_ROWS + _CHECK_ROWS, rng)
-    pilot = attention_pilot(head, blocks, rows, _SMOOTHING, n_threads=n_threads)
+    _, error = trial.draw(trial.rate.rate, delta, seed, 0)
+    lap("first look")
+    if error.upper > _HOPELESS_TRIAL * part * allowed:
+        return None
+    plan = _Plan(head, blocks, allowed, _CHECK_ROWS, rng, n_threads)
     lap("pilot")
-    pilot_pairs = int(_seen(rows, len(key), is_causal).sum())
-    numbers: dict[str, object] = {"blocks": len(sizes), "pilot_rows": len(rows)}
-    plan = solve_rate(blocks, pilot, _AIM * allowed, n_threads=n_threads)
-    lap("plan")
-    numbers["predicted_share_of_pairs"] = (plan.pairs + band) / n_pairs
-    seed, rate, pairs = int(rng.integers(2**63)), plan.rate, pilot_pairs
-    predicted, spent = plan.pairs, 0.0
-    near = pilot.outputs.reshape(len(sizes), _PILOT_ROWS + _CHECK_ROWS, -1).mean(axis=1)
+    pairs = int(_seen(plan.rows, len(key), is_causal).sum())
+    numbers: dict[str, object] = {
+        "blocks": len(sizes),
+        "pilot_rows": len(plan.rows),
+        "predicted_share_of_pairs": (plan.rate.pairs + band) / n_pairs,
+    }
+    rate, predicted, spent = plan.rate.rate, plan.rate.pairs, 0.0
     for attempt in range(_MOST_DRAWS):
         if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
-        rates = AttentionRates(pilot.guarded, near, plan.floor, rate, _LEAST_DRAWS, seed, attempt)
-        draws = attention_draw(head, blocks, rates, n_threads=n_threads)
+        draws, error = plan.draw(rate, delta, seed, attempt + 1)
+        lap("draw")
         drawn = int((draws.n_drawn * sizes).sum())
         pairs += drawn
         spent += _SAMPLED_PAIR * drawn
-        variance, upper = _error(draws, pilot, rows, blocks, delta)
-        lap("draw")
-        worst = upper / allowed
+        worst = error.upper / allowed
         if worst <= 1:
             break
-        factor = 1.3 * min(worst, 3.0)
+        if worst > _HOPELESS_ERROR:
+            return None  # heavy keys differ from row to row: drawing more of all would not help
+        factor = 1.3 * worst
         rate, predicted = rate * factor, min(predicted * factor, float(n_pairs))
     else:
         return None
-    draws.out[rows] = pilot.outputs
+    draws.out[plan.rows] = plan.pilot.outputs
     numbers |= {"draws": attempt + 1, "share_of_pairs": pairs / n_pairs}
     output = _moved_back(head, draws.out)
     lap("draw")
     return SampledAttention(
-        output, math.sqrt(variance) / head.value_factor, pairs, numbers, seconds
+        output, math.sqrt(error.variance) / head.value_factor, pairs, numbers, seconds
     )
+
+
+class _Error(NamedTuple):
+    """Estimated squared error, and what it stays below at the confidence asked for."""
+
+    variance: float
+    upper: float
+
+
+class _Plan:
+    """Some rows of each block computed exactly, and the rate for half the error allowed."""
+
+    def __init__(
+        self,
+        head: AttentionHead,
+        blocks: AttentionBlocks,
+        allowed: float,
+        check_rows: int,
+        rng: np.random.Generator,
+        n_threads: int | None,
+    ) -> None:
+        self.head, self.blocks, self.n_threads = head, blocks, n_threads
+        self.rows = pilot_rows(blocks, _PILOT_ROWS + check_rows, rng)
+        smoothing = _SMOOTHING._replace(check_rows=check_rows)
+        self.pilot = attention_pilot(head, blocks, self.rows, smoothing, n_threads=n_threads)
+        self.rate = solve_rate(blocks, self.pilot, _AIM * allowed, n_threads=n_threads)
+        shape = len(blocks.band_start), _PILOT_ROWS + check_rows
+        outputs = self.pilot.outputs.reshape(*shape, -1)
+        self.near = outputs.mean(axis=1)
+        self.checks = self.rows.reshape(shape)[:, _PILOT_ROWS:].ravel()
+        self.checked = outputs[:, _PILOT_ROWS:].reshape(len(self.checks), -1)
+
+    def draw(
+        self, rate: float, delta: float, seed: int, stream: int
+    ) -> tuple[AttentionDraws, _Error]:
+        """Draw keys for every block at this rate, and say how large the error is.
+
+        The draws tell their own variance to first order. What that misses (keys that were never
+        drawn, noisy denominators) is measured on rows computed exactly but not planned with.
+        """
+        rates = AttentionRates(
+            self.pilot.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
+        )
+        draws = attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
+        known = ~np.isnan(draws.variance)
+        bound = float(draws.bound[known].sum())
+        share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
+        per_row = share * draws.bound
+        per_block = np.add.reduceat(per_row[self.blocks.query_order], self.blocks.start[:-1])
+        errors = draws.out[self.checks] - self.checked
+        measured = (errors.astype(np.float64) ** 2).sum(axis=1)
+        predicted = float(per_row[self.checks].sum())
+        variance = float(per_block.sum())
+        if measured.sum() > _MOST_RATIO * predicted:
+            variance = len(self.blocks.query_order) * float(measured.mean())
+        elif predicted > 0:
+            variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
+        return draws, _Error(variance, variance * spread(per_block, delta))
 
 
 def _pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:
@@ -171,8 +229,8 @@ def _pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:
     return square * (square + 1) // 2 + (n_queries - square) * n_keys
 
 
-def _seen(rows: Index32, n_keys: int, is_causal: bool) -> Float64:
-    return np.minimum(rows + 1, n_keys) if is_causal else np.full(len(rows), n_keys)
+def _seen(rows: Index32, n_keys: int, is_causal: bool) -> Index:
+    return np.minimum(rows + np.int64(1), n_keys) if is_causal else np.full(len(rows), n_keys)
 
 
 def _prepare(
@@ -209,33 +267,3 @@ def _moved_back(head: AttentionHead, output: Array) -> Array:
 def _all_mean(head: AttentionHead) -> Array:
     shape = len(head.queries), head.values.shape[1]
     return np.broadcast_to(head.value_centre, shape).astype(head.values.dtype)
-
-
-def _error(
-    draws: AttentionDraws,
-    pilot: PilotMoments,
-    rows: Index32,
-    blocks: AttentionBlocks,
-    delta: float,
-) -> tuple[float, float]:
-    """Estimated squared error, and what it stays below at the confidence asked for.
-
-    The draws tell their own variance to first order. What that misses (keys that were never drawn,
-    noisy denominators) is measured on rows that were computed exactly but not planned with.
-    """
-    known = ~np.isnan(draws.variance)
-    bound = float(draws.bound[known].sum())
-    share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
-    per_row = share * draws.bound
-    per_block = np.add.reduceat(per_row[blocks.query_order], blocks.start[:-1])
-    checks = rows.reshape(len(per_block), -1)[:, _PILOT_ROWS:].ravel()
-    exact = pilot.outputs.reshape(len(per_block), _PILOT_ROWS + _CHECK_ROWS, -1)[:, _PILOT_ROWS:]
-    error = draws.out[checks] - exact.reshape(len(checks), -1)
-    measured = (error.astype(np.float64) ** 2).sum(axis=1)
-    predicted = float(per_row[checks].sum())
-    variance = float(per_block.sum())
-    if measured.sum() > _MOST_RATIO * predicted:
-        variance = len(draws.out) * float(measured.mean())
-    elif predicted > 0:
-        variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
-    return variance, variance * spread(per_block, delta)

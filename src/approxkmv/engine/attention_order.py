@@ -13,7 +13,7 @@ import numpy as np
 
 from approxkmv.leaves import Array, AttentionBlocks, Index32, random_tiling
 
-# A multiple of every micro tile's rows; more rows per block would share keys between unlike queries.
+# A multiple of every micro tile's rows; larger blocks would share keys between unlike queries.
 _ROWS_PER_BLOCK = 96
 # The pilot computes as many rows for each block, whatever its size.
 _MOST_BLOCKS = 180
@@ -55,7 +55,7 @@ def order_blocks(
 
 
 def every_nth(blocks: AttentionBlocks, n: int, first: int) -> AttentionBlocks:
-    """Some of the blocks, evenly spread; not for draws, which need the tokens of causal blocks."""
+    """Some of the blocks, evenly spread."""
     chosen = np.arange(first % min(n, len(blocks.band_start)), len(blocks.band_start), n)
     queries = [blocks.query_order[blocks.start[b] : blocks.start[b + 1]] for b in chosen]
     return blocks._replace(
