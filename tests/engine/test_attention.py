@@ -180,7 +180,7 @@ def test_small_heads_are_left_to_the_exact_method() -> None:
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
 def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries and keys that know nothing of each other, at a small eps: one block in 16 is tried."""
+    """Queries and keys that know nothing of each other, small eps: one block in 16 is tried."""
     head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     looked_at = []
     pilot = engine.attention_pilot

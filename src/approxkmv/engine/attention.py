@@ -55,7 +55,7 @@ _LEAST_DRAWS = 32.0
 _AIM = 0.5
 _MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
 # Fewer rows are checked than would be needed to believe that the variance is much too large; and
-# where it is out by far more than its order (rows whose one heavy key was not drawn), it says nothing.
+# where it is far out (rows whose one heavy key was not drawn), it says nothing.
 _LEAST_RATIO, _MOST_RATIO = 0.7, 100.0
 _MOST_OF_EXACT, _HOPELESS = 0.75, 0.85
 

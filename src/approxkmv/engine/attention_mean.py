@@ -1,25 +1,26 @@
 r"""Where attention is nearly uniform, the mean of all values is the answer, at next to no cost.
 
-Its error is estimated from exact rows. Only queries of large norm can be sharp where the others are
-not, so half of the rows are those of largest norm (on word vectors ten rows of 16,384 were half of
-the squared error), and these keep their exact output; the other half stands for all the rest.
+Its error is estimated from exact rows. The larger the norm of a query, the sharper its row can be
+(on word vectors ten rows of 16,384 were half of the squared error). So the rows of largest norm are
+computed and keep their exact outputs; the others are drawn from strata of decreasing norm, each
+twice as large as the one before, and the largest error met in a stratum must do for all of it.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from approxkmv.leaves import Array, AttentionHead, Index, tile_product
 
-_MOST_ROWS = 256
-_LEAST_KEYS_PER_ROW = 128  # at most this part of the exact work
+# At most so many rows, and such a part of the exact work, for rows of largest norm and others.
+_MOST_ROWS, _LEAST_KEYS_PER_ROW = 256, 128
 _POINTS_FOR_PREDICTION = 1024
 # The prediction decides only whether rows are worth computing.
 _HOPELESS = 4.0
-_STANDARD_ERRORS = 4.0
 
 
 class MeanOutput(NamedTuple):
@@ -36,12 +37,15 @@ def mean_output(
 ) -> MeanOutput | None:
     """The mean of all values as output, if its squared error is surely below ``allowed``."""
     n_queries, n_keys = len(head.queries), len(head.keys)
-    half = min(_MOST_ROWS, n_keys // _LEAST_KEYS_PER_ROW, n_queries) // 2
-    if half < 2 or _predicted_error(head) > _HOPELESS * allowed:
+    n_largest = min(_MOST_ROWS, n_keys // _LEAST_KEYS_PER_ROW) // 2
+    if n_largest < 2 or _predicted_error(head) > _HOPELESS * allowed:
         return None
     order = np.argsort(-np.einsum("ij,ij->i", head.queries, head.queries), kind="stable")
-    rest = rng.choice(order[half:], half, replace=False)
-    rows = np.concatenate([order[:half], rest])
+    edges = n_largest * 2 ** np.arange(64, dtype=np.float64)
+    edges = np.append(edges[edges < n_queries], n_queries).astype(np.int64)
+    per_stratum = max(4, n_largest // max(1, len(edges) - 1))
+    drawn = [rng.choice(order[a:b], per_stratum) for a, b in pairwise(edges)]
+    rows = np.concatenate([order[:n_largest], *drawn])
     sums = tile_product(
         head.queries[rows],
         head.keys,
@@ -55,13 +59,11 @@ def mean_output(
     )
     assert sums.totals is not None
     outputs = sums.out / sums.totals[:, None]
-    moved = (outputs[half:] - head.value_centre) * head.value_factor
-    squares = (moved**2).sum(axis=1)
-    n_left = n_queries - len(rows)
-    error = n_left * float(squares.mean())
-    noise = n_left * float(squares.std()) / math.sqrt(half)
-    if error + _STANDARD_ERRORS * noise > allowed:
+    moved = (outputs[n_largest:] - head.value_centre) * head.value_factor
+    squares = (moved**2).sum(axis=1).reshape(len(drawn), per_stratum)
+    if float(np.diff(edges) @ squares.max(axis=1)) > allowed:
         return None
+    error = float(np.diff(edges) @ squares.mean(axis=1))
     return MeanOutput(rows, outputs, error, len(rows) * n_keys)
 
 
