@@ -1,5 +1,7 @@
 // The only file that knows both languages: unwraps arrays, releases the GIL, calls one function.
 // Shapes and values were checked in Python (approxkmv/_check.py and approxkmv/leaves.py).
+#include "cells.hpp"
+#include "attention.hpp"
 #include "kernels.hpp"
 #include "near.hpp"
 #include "pairs.hpp"
@@ -7,6 +9,7 @@
 #include "product.hpp"
 #include "pilot.hpp"
 #include "sampled.hpp"
+#include "sampled_attention.hpp"
 #include "threads.hpp"
 
 #include <nanobind/nanobind.h>
@@ -209,6 +212,28 @@ void bind_random_tiling(Matrix<const float> key_projections, Matrix<const float>
 }
 
 template <class T>
+nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
+                         Vector<const double> query_shift, Vector<const double> key_shift,
+                         Vector<const double> centre, double factor, T slope, bool differences,
+                         Int32s query_order, Int32s key_order, Int64s query_start, Int64s query_stop,
+                         Int64s key_start, Int64s key_stop, T floor, Int64s found_indptr,
+                         Int32s found_cols, Vector<const float> found_values, const std::string &isa,
+                         int n_threads) {
+  const auto g =
+      geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
+  const TileRanges tiles{query_start.data(), query_stop.data(), key_start.data(), key_stop.data(),
+                         query_start.shape(0)};
+  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const auto &table = kernels(isa).typed<T>();
+  PairLists parts;
+  run([&](const Poll &poll) {
+    return tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
+                     poll, parts);
+  });
+  return new_pairs(std::move(parts));
+}
+
+template <class T>
 void bind_project(Matrix<const T> points, Int32s index, Vector<const double> centre,
                   Matrix<const float> basis, Matrix<float> out, const std::string &isa,
                   int n_threads) {
@@ -270,6 +295,36 @@ nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T>
   run([&](const Poll &poll) {
     return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, least, width,
                                     threshold, table, n_threads, poll, parts);
+  });
+  return new_pairs(std::move(parts));
+}
+
+template <class T>
+void bind_nearest_keys(Matrix<const T> queries, Matrix<const T> keys, Vector<const double> query_shift,
+                       Vector<const double> key_shift, Vector<const double> centre, double factor,
+                       T slope, bool differences, Matrix<std::int32_t> out, const std::string &isa,
+                       int n_threads) {
+  const auto g =
+      geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return nearest_keys(g, out.shape(1), table, n_threads, poll, out.data());
+  });
+}
+
+template <class T>
+nb::tuple bind_linked_pairs(Matrix<const T> queries, Matrix<const T> keys, double slope,
+                            Int64s found_indptr, Int32s found_cols, Vector<const float> found_values,
+                            Int64s link_indptr, Int32s link_cols, Vector<const float> link_values,
+                            std::size_t width, double threshold, const std::string &isa,
+                            int n_threads) {
+  const auto known = found_pairs(found_indptr, found_cols, found_values);
+  const auto links = found_pairs(link_indptr, link_cols, link_values);
+  const auto &table = kernels(isa).typed<T>();
+  PairLists parts;
+  run([&](const Poll &poll) {
+    return linked_pairs(rows_of(queries), rows_of(keys), slope, known, links, width, threshold,
+                        table, n_threads, poll, parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -340,6 +395,43 @@ template <class T> double bind_fma_rate(double seconds, const std::string &isa) 
   return best;
 }
 
+template <class T> using Heads = nb::ndarray<T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> values,
+                    Matrix<const std::int64_t> heads, double scale, bool causal,
+                    std::optional<Heads<const T>> added,
+                    std::optional<Heads<const unsigned char>> kept, Heads<T> out,
+                    Matrix<T> log_normalizer, const std::string &isa, int n_threads) {
+  const Attention<T> problem{queries.data(),
+                             keys.data(),
+                             values.data(),
+                             keys.shape(0),
+                             values.shape(0),
+                             queries.shape(1),
+                             keys.shape(1),
+                             keys.shape(2),
+                             values.shape(2),
+                             heads.data(),
+                             heads.shape(0),
+                             scale,
+                             causal,
+                             added ? added->data() : nullptr,
+                             kept ? kept->data() : nullptr,
+                             added ? added->shape(1) : kept ? kept->shape(1) : 0,
+                             out.data(),
+                             log_normalizer.data()};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) { return attention(problem, table, n_threads, poll); });
+}
+
+template <class T> void bind_attention_for(nb::module_ &m) {
+  m.def("attention", &bind_attention<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "values"_a.noconvert(), "heads"_a.noconvert(), "scale"_a, "causal"_a,
+        "added"_a.noconvert().none(), "kept"_a.noconvert().none(), "out"_a.noconvert(),
+        "log_normalizer"_a.noconvert(), "isa"_a, "n_threads"_a);
+}
+
 template <class T> void bind_typed(nb::module_ &m) {
   m.def("tile_product", &bind_tile_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "x"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
@@ -354,6 +446,12 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("scan_ranges", &bind_scan_ranges<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "order"_a.noconvert(), "start"_a.noconvert(), "stop"_a.noconvert(), "slope"_a, "threshold"_a,
         "isa"_a, "n_threads"_a);
+  m.def("tile_hits", &bind_tile_hits<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
+        "slope"_a, "differences"_a, "query_order"_a.noconvert(), "key_order"_a.noconvert(),
+        "query_start"_a.noconvert(), "query_stop"_a.noconvert(), "key_start"_a.noconvert(),
+        "key_stop"_a.noconvert(), "floor"_a, "found_indptr"_a.noconvert(),
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("project", &bind_project<T>, "points"_a.noconvert(), "index"_a.noconvert(),
         "centre"_a.noconvert(), "basis"_a.noconvert(), "out"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("pilot_rows", &bind_pilot_rows<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
@@ -370,6 +468,13 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
         "found_values"_a.noconvert(), "least"_a, "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
+  m.def("nearest_keys", &bind_nearest_keys<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
+        "slope"_a, "differences"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("linked_pairs", &bind_linked_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
+        "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(), "found_values"_a.noconvert(),
+        "link_indptr"_a.noconvert(), "link_cols"_a.noconvert(), "link_values"_a.noconvert(),
+        "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
   m.def("sampled_product", &bind_sampled_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),
@@ -381,11 +486,108 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
 }
 
+template <class T>
+OneHead<T> one_head(const Matrix<const T> &queries, const Matrix<const T> &keys,
+                       const Matrix<const T> &values, double scale,
+                       const Vector<const double> &query_centre,
+                       const Vector<const double> &key_centre,
+                       const Vector<const double> &value_centre, double value_factor) {
+  return {{queries.data(), queries.shape(0), queries.shape(1), query_centre.data(), scale},
+          {keys.data(), keys.shape(0), keys.shape(1), key_centre.data(), 1.0},
+          {values.data(), values.shape(0), values.shape(1), value_centre.data(), value_factor}};
+}
+
+AttentionBlocks attention_blocks(const Int32s &query_order, const Int64s &start,
+                                 const Int32s &key_order, const Int64s &band_start,
+                                 const Int64s &band_stop, bool causal) {
+  return {query_order.data(), start.data(),     start.shape(0) - 1, key_order.data(),
+          band_start.data(),  band_stop.data(), key_order.shape(0), causal};
+}
+
+template <class T>
+void bind_attention_pilot(Matrix<const T> queries, Matrix<const T> keys, Matrix<const T> values,
+                          double scale, Vector<const double> query_centre,
+                          Vector<const double> key_centre, Vector<const double> value_centre,
+                          double value_factor, Int32s query_order, Int64s start, Int32s key_order,
+                          Int64s band_start, Int64s band_stop, bool causal, Int32s rows,
+                          std::size_t rows_per_block, int check_rows, double plan_guard, double guard, int narrow, int wide,
+                          double raw_share, double wide_share, double floor_share,
+                          Matrix<T> outputs, Matrix<float> moment, Matrix<float> guarded,
+                          Vector<double> means, const std::string &isa, int n_threads) {
+  const auto a = one_head<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
+                              value_factor);
+  const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
+  const Smoothing smoothing{check_rows, plan_guard, guard, narrow, wide, raw_share, wide_share, floor_share};
+  const PilotSums to{moment.data(), guarded.data(), means.data()};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return attention_pilot(a, blocks, rows.data(), rows_per_block, smoothing, table, n_threads, poll,
+                           outputs.data(), to);
+  });
+}
+
+nb::tuple bind_rate_histogram(Int32s query_order, Int64s start, Int32s key_order, Int64s band_start,
+                              Int64s band_stop, bool causal, Matrix<const float> moment,
+                              Matrix<const float> guarded, float floor, int n_threads) {
+  const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
+  RateHistogram histogram;
+  run([&](const Poll &poll) {
+    return rate_histogram(blocks, moment.data(), guarded.data(), floor, n_threads, poll, histogram);
+  });
+  return nb::make_tuple(handed_over(std::move(histogram.pairs)),
+                        handed_over(std::move(histogram.variance)));
+}
+
+template <class T>
+void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<const T> values,
+                         double scale, Vector<const double> query_centre,
+                         Vector<const double> key_centre, Vector<const double> value_centre,
+                         double value_factor, Int32s query_order, Int64s start, Int32s key_order,
+                         Int64s band_start, Int64s band_stop, bool causal,
+                         Matrix<const float> guarded, Matrix<const T> near, double floor,
+                         double rate, double least, std::uint64_t seed, std::uint64_t stream, Matrix<T> out,
+                         Vector<double> variance, Vector<double> bound,
+                         Vector<double> total_variance, Vector<std::int64_t> n_drawn, const std::string &isa, int n_threads) {
+  const auto a = one_head<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
+                              value_factor);
+  const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
+  const AttentionRates<T> rates{guarded.data(), near.data(), floor, rate, least, seed, stream};
+  const AttentionDraws<T> to{out.data(), variance.data(), bound.data(), total_variance.data(),
+                             n_drawn.data()};
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) { return attention_draw(a, blocks, rates, table, n_threads, poll, to); });
+}
+
+template <class T> void bind_sampled_attention_for(nb::module_ &m) {
+  m.def("attention_pilot", &bind_attention_pilot<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "values"_a.noconvert(), "scale"_a, "query_centre"_a.noconvert(), "key_centre"_a.noconvert(),
+        "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
+        "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
+        "band_stop"_a.noconvert(), "causal"_a, "rows"_a.noconvert(), "rows_per_block"_a, "check_rows"_a, "plan_guard"_a, "guard"_a,
+        "narrow"_a, "wide"_a, "raw_share"_a, "wide_share"_a, "floor_share"_a,
+        "outputs"_a.noconvert(), "moment"_a.noconvert(), "guarded"_a.noconvert(),
+        "means"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("attention_draw", &bind_attention_draw<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "values"_a.noconvert(), "scale"_a, "query_centre"_a.noconvert(), "key_centre"_a.noconvert(),
+        "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
+        "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
+        "band_stop"_a.noconvert(), "causal"_a, "guarded"_a.noconvert(), "near"_a.noconvert(),
+        "floor"_a, "rate"_a, "least"_a, "seed"_a, "stream"_a, "out"_a.noconvert(), "variance"_a.noconvert(),
+        "bound"_a.noconvert(), "total_variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
   bind_typed<float>(m);
   bind_typed<double>(m);
+  bind_attention_for<float>(m);
+  bind_attention_for<double>(m);
+  bind_sampled_attention_for<float>(m);
+  bind_sampled_attention_for<double>(m);
+  m.def("rate_histogram", &bind_rate_histogram, "query_order"_a.noconvert(), "start"_a.noconvert(),
+        "key_order"_a.noconvert(), "band_start"_a.noconvert(), "band_stop"_a.noconvert(), "causal"_a,
+        "moment"_a.noconvert(), "guarded"_a.noconvert(), "floor"_a, "n_threads"_a);
   m.def("philox", &bind_philox, "seed"_a, "stream"_a, "first"_a, "out"_a.noconvert());
   m.def("random_tiling", &bind_random_tiling, "key_projections"_a.noconvert(),
         "query_projections"_a.noconvert(), "key_order"_a.noconvert(), "query_order"_a.noconvert(),

@@ -1,6 +1,8 @@
 // What the instruction-set dependent part offers to the rest: a table of functions and its geometry.
 #pragma once
 
+#include "attention_kernels.hpp"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -47,6 +49,7 @@ template <class T> struct Hit {
   T exponent;
 };
 
+template <class T> struct SoftmaxTile;  // softmax_tile.hpp
 // A pair of packed groups with a score of at least zero.
 struct Match {
   std::int32_t row, key;
@@ -59,6 +62,9 @@ template <class T> struct TypedKernels {
   void (*tile)(const Tile<T> &);
   // Pairs of one panel with exponent >= floor, written to `hits`; their number.
   int (*hits)(const Tile<T> &, T floor, Hit<T> *hits);
+  // The same with a floor for each row of the block.
+  int (*hits_by_row)(const Tile<T> &, const T *floors, Hit<T> *hits);
+  void (*softmax)(const SoftmaxTile<T> &);
   // Pairs of packed queries [strip][dim][row] and keys [group][dim][key] with <q, k> >= 0.
   int (*matches)(const T *queries, int n_strips, const T *keys, int n_keys, std::size_t n_dims,
                  Match *out);
@@ -73,6 +79,13 @@ template <class T> struct TypedKernels {
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);
   double (*fused_multiply_adds)(std::size_t rounds);  // work for the peak measurement
   double multiply_adds_per_round;
+  void (*attend)(const AttentionTile<T> &);
+  void (*add_moments)(const MomentStrip<T> &);
+  void (*pack_values)(const ValuePanel<T> &);
+  double (*smooth_moments)(const MomentRow &);
+  // min(1, max(least, rate * sqrt(guarded + floor)))
+  void (*draw_probabilities)(const float *guarded, std::size_t n, float floor, float rate,
+                             float least, float *out);
 };
 
 struct Kernels {

@@ -1,4 +1,6 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
+#include "softmax.hpp"
+#include "attention_tile.hpp"
 #include "tile.hpp"
 
 namespace akmv {
@@ -79,6 +81,8 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           Simd<T>::kKeys,
           any_tile<T>,
           any_hits<T>,
+          any_hits_by_row<T>,
+          softmax_tile<T>,
           matches<T>,
           pack_row<T>,
           project<T>,
@@ -86,7 +90,12 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           exp_array<T>,
           squared_distance<T>,
           fused_multiply_adds<T>,
-          double(kRows) * kVectors * Simd<T>::kWidth};
+          double(kRows) * kVectors * Simd<T>::kWidth,
+          attend<T>,
+          add_moments<T>,
+          pack_values<T>,
+          smooth_moments,
+          draw_probabilities};
 }
 
 }  // namespace AKMV_ISA

@@ -103,6 +103,73 @@ inline void random_tiling(const float *key_projections, std::size_t n_keys,
   }
 }
 
+/// A dense tile of gathered points: buffers of one thread.
+template <class T> struct GatheredTile {
+  Buffer<T> queries, query_shift, keys, key_shift, scores;
+  Buffer<Hit<T>> hits;
+
+  GatheredTile(std::size_t n_dims, const TypedKernels<T> &kernels)
+      : queries(kBlockRows * n_dims),
+        query_shift(kBlockRows),
+        keys(kPanelKeys * n_dims),
+        key_shift(kPanelKeys),
+        scores(std::size_t(kernels.rows) * kScoreStride),
+        hits(kBlockRows * kPanelKeys) {}
+};
+
+/// Ranges of two orders whose product is searched.
+struct TileRanges {
+  const std::int64_t *query_start, *query_stop, *key_start, *key_stop;
+  std::size_t n;
+};
+
+/// Pairs with exponent >= floor in the given tiles that are not in `known` yet.
+template <class T>
+bool tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std::int32_t *key_order,
+               const TileRanges &tiles, T floor, const FoundPairs &known,
+               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
+               PairLists &parts) {
+  std::vector<GatheredTile<T>> spaces;
+  for (int i = 0; i < n_threads; ++i) spaces.emplace_back(g.keys.d, kernels);
+  parts.resize(tiles.n);
+  return parallel_for(
+      tiles.n, n_threads,
+      [&](std::size_t t, int slot) {
+        GatheredTile<T> &s = spaces[slot];
+        Tile<T> tile{};
+        tile.queries = s.queries.get();
+        tile.query_shift = s.query_shift.get();
+        tile.keys = s.keys.get();
+        tile.key_shift = s.key_shift.get();
+        tile.n_dims = g.keys.d;
+        tile.slope = g.slope;
+        tile.differences = g.differences;
+        tile.scores = s.scores.get();
+        for (std::int64_t k = tiles.key_start[t]; k < tiles.key_stop[t]; k += kPanelKeys) {
+          const std::size_t n_keys = std::min<std::int64_t>(kPanelKeys, tiles.key_stop[t] - k);
+          tile.n_keys = round_up(n_keys, kernels.group_keys);
+          pack_shift(g.key_shift, key_order + k, 0, n_keys, tile.n_keys, s.key_shift.get());
+          pack_points(g.keys, key_order + k, 0, n_keys, s.key_shift.get(), kernels,
+                      kernels.group_keys, s.keys.get());
+          for (std::int64_t q = tiles.query_start[t]; q < tiles.query_stop[t]; q += kBlockRows) {
+            const std::size_t n_rows = std::min<std::int64_t>(kBlockRows, tiles.query_stop[t] - q);
+            pack_shift(g.query_shift, query_order + q, 0, n_rows, kBlockRows, s.query_shift.get());
+            pack_points(g.queries, query_order + q, 0, n_rows, s.query_shift.get(), kernels,
+                        kernels.rows, s.queries.get());
+            tile.n_strips = int((n_rows + kernels.rows - 1) / kernels.rows);
+            const int n_hits = kernels.hits(tile, floor, s.hits.get());
+            for (int h = 0; h < n_hits; ++h) {
+              const Hit<T> &hit = s.hits.get()[h];
+              const std::int32_t row = query_order[q + hit.row], col = key_order[k + hit.key];
+              if (!known.has(row, col))
+                parts[t].push_back({row, col, std::exp(std::min(float(hit.exponent), 0.0f))});
+            }
+          }
+        }
+      },
+      poll);
+}
+
 /// Sketches of the points a search looks at: few coordinates each, whose distances estimate theirs.
 struct Sketches {
   const float *data;         // [point][dim]

@@ -248,19 +248,19 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
 }
 
 template <class T, bool kDifferences>
-static int hits(const Tile<T> &t, T floor, Hit<T> *out) {
+static int hits(const Tile<T> &t, const T *floors, int stride, Hit<T> *out) {
   using S = Simd<T>;
   using V = typename S::V;
   Hit<T> *next = out;
   const int width = int(t.n_keys);
-  const V least = S::splat(floor);
   for (int s = 0; s < t.n_strips; ++s) {
     score_strip<T, kDifferences>(t.queries + std::size_t(s) * kRows * t.n_dims, t.keys, t.n_dims,
                                  width, t.scores);
     for (int r = 0; r < kRows; ++r) {
       const int row = s * kRows + r;
       const T *scores = t.scores + r * kScoreStride;
-      const T shift = t.query_shift[row];
+      const T shift = t.query_shift[row], floor = floors[row * stride];
+      const V least = S::splat(floor);
       for (int j = 0; j < width; j += S::kKeys) {
         const int k = j + S::kWidth;
         const V a = t.slope * S::load(scores + j) - shift - S::load(t.key_shift + j);
@@ -277,8 +277,12 @@ static int hits(const Tile<T> &t, T floor, Hit<T> *out) {
   return int(next - out);
 }
 
+template <class T> static int any_hits_by_row(const Tile<T> &t, const T *floors, Hit<T> *out) {
+  return t.differences ? hits<T, true>(t, floors, 1, out) : hits<T, false>(t, floors, 1, out);
+}
+
 template <class T> static int any_hits(const Tile<T> &t, T floor, Hit<T> *out) {
-  return t.differences ? hits<T, true>(t, floor, out) : hits<T, false>(t, floor, out);
+  return t.differences ? hits<T, true>(t, &floor, 0, out) : hits<T, false>(t, &floor, 0, out);
 }
 
 // The test is made in registers: where scores are cheap, writing them would cost more than they do.

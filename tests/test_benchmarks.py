@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -90,3 +93,88 @@ def test_engine_small_run(tmp_path: Path) -> None:
     assert {rival["name"] for rival in record["rivals"]} >= names
     assert all(0 < rival["error"] < 100 for rival in record["rivals"])
     assert "target: error / eps, largest <= 1; found" in done.stdout
+
+
+def test_attention_small_run(tmp_path: Path) -> None:
+    """Exact contestants are exact, and every case reports."""
+    output = tmp_path / "results.jsonl"
+    cases = ["--cases", "clusters", "model heads", "exact 8 x 512, d = 64, causal"]
+    rng = np.random.default_rng(0)
+    names = ("q_layer0_head0", "q_layer0_head1", "k_layer0_kv0", "v_layer0_kv0")
+    np.savez(
+        tmp_path / "heads.npz",
+        **{name: rng.standard_normal((128, 8)).astype(np.float16) for name in names},
+    )
+    options = ["--size", "0.05", "--repetitions", "1", "--threads", "1"]
+    options += ["--heads", str(tmp_path / "heads.npz"), "--output", str(output)]
+    done = run("benchmarks.attention", *cases, *options)
+    assert done.returncode == 0, done.stderr
+    assert "target: exact, times SDPA >= 1.2; found" in done.stdout
+    assert "not judged" in done.stdout
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [r["case"] for r in records] == [
+        "clusters",
+        "clusters, all heads",
+        "model heads",
+        "model heads",
+        "model heads, all heads",
+        "exact 8 x 512, d = 64, causal",
+        "exact 8 x 512, d = 64, causal, all heads",
+    ]
+    for record in records:
+        for name, error in record["errors"].items():
+            if "approxkmv" in name or "torch" in name:
+                assert error < 1e-5
+    assert records[0]["errors"]["mean(V)"] > 0.1
+
+
+RIVALS = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from benchmarks import attention_rivals as rivals
+
+def head(is_causal, seed=0, n=600, size=0.6):
+    g = torch.Generator().manual_seed(0)
+    q, k = (size * torch.randn(n, 8, generator=g) for _ in range(2))
+    return rivals.Head(q, k, torch.randn(n, 4, generator=g) + k[:, :4], is_causal, seed)
+
+def off(a, b):
+    return float((a - b).norm() / b.norm())
+
+for is_causal in (False, True):
+    h = head(is_causal, n=2500)
+    exact = rivals.blocked(h)
+    assert off(rivals.sdpa(h), exact) < 1e-5
+    for name, (run, sizes, settings) in rivals.RIVALS.items():
+        if name == "mean(V)" or is_causal and name in rivals.NOT_CAUSAL:
+            continue
+        few, many = (
+            sum(off(run(head(is_causal, s, n=2500), size), exact) for s in range(4)) / 4
+            for size in (64, 1024)
+        )
+        assert many < 0.75 * few, (name, is_causal, few, many)
+h = head(False)
+exact = rivals.blocked(h)
+assert off(rivals.uniform(h, 600), exact) < 1e-5      # every key drawn
+assert off(rivals.nystroem(h, 1200), exact) < 1e-3    # every point a landmark
+assert off(rivals.hyper_attention(h, 16, block=600), exact) < 1e-5  # one block
+print("ok")
+"""
+
+
+def test_attention_rivals_converge(run_python: Callable[..., str]) -> None:
+    """Each rival is exact at its limit, and a sixteen times larger size is better by a third."""
+    assert run_python(RIVALS, str(ROOT)) == "ok\n"
+
+
+def test_top_eigenvalue_small_run(tmp_path: Path) -> None:
+    """Prints the eigenvalue, how many exact products it took, and the difference to exact."""
+    np.save(tmp_path / "words.npy", np.random.default_rng(0).standard_normal((500, 5)))
+    done = run(
+        "benchmarks.top_eigenvalue",
+        *("--glove", str(tmp_path / "words.npy"), "--n", "300", "--variance", "2", "--check"),
+    )
+    assert done.returncode == 0, done.stderr
+    difference = float(done.stdout.split("relative difference")[1])
+    assert abs(difference) <= 0.011
+    assert "products" in done.stdout

@@ -197,6 +197,62 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
     assert n_near > 1000
 
 
+def tiling_of(m: int, n: int, seed: int = 3) -> Tiling:
+    rng = np.random.default_rng(seed)
+    keys, queries = (rng.standard_normal((k, 2)).astype(np.float32) for k in (n, m))
+    return leaves.random_tiling(keys, queries)
+
+
+@pytest.mark.parametrize("differences", [False, True])
+def test_tile_hits(isa: str, dtype: Any, differences: bool) -> None:
+    """The twin's pairs, but for those whose exponent is within rounding of the threshold."""
+    for (m, n), threshold in itertools.product([*SHAPES, (400, 600)], [1e-9, 0.05, 0.5]):
+        a = engine_case(m, n, 5, dtype, differences)
+        if n > 20 and m > 3:
+            a["keys"][n // 2 :] = a["keys"][: n - n // 2]  # every key twice
+            a["key_shift"][n // 2 :] = a["key_shift"][: n - n // 2]
+            a["queries"][:3] = a["keys"][:3]
+            a["query_shift"][:3] = a["key_shift"][:3]
+            if not differences:
+                a["key_shift"][5] = a["query_shift"][1] = np.inf
+        g, tiling, known = geometry_of(a), tiling_of(m, n), some_pairs(m, n, 0.1)
+        t, error = exponents(a)
+        found = np.zeros((m, n), np.int64)
+        rows, cols, values = leaves.tile_hits(g, tiling, threshold, known, isa=isa, n_threads=2)
+        assert (rows.dtype, cols.dtype, values.dtype) == (np.int32, np.int32, np.float32)
+        np.add.at(found, (rows, cols), 1)
+        assert found.max(initial=0) <= 1
+        want = np.zeros((m, n), np.int64)
+        wanted = reference.tile_hits(g, tiling, threshold, known)
+        want[wanted[0], wanted[1]] = 1
+        near_floor = np.abs(t - np.log(threshold)) <= error
+        assert ((found == want) | near_floor).all()
+        if m == 400:
+            assert want.sum() > near_floor[want > 0].sum()
+        value = np.exp(np.minimum(t[rows, cols], 0.0))
+        off = np.abs(values - value)
+        # Values are kept in float32, from exponents in float32: units of both.
+        single = np.finfo(np.float32).eps * (1 + np.abs(t[rows, cols]))
+        assert (off <= value * (np.expm1(error[rows, cols]) + single)).all()
+
+
+@pytest.mark.parametrize("differences", [False, True])
+def test_tile_hits_do_not_depend_on_threads(isa: str, dtype: Any, differences: bool) -> None:
+    """The same pairs and bits of values on 1, 2, 3 and 7 threads. The order of the list may differ:
+    ``merge_pairs`` sorts it."""
+    a = engine_case(900, 1100, 4, dtype, differences)
+    rng = np.random.default_rng(0)
+    keys, queries = (rng.standard_normal((k, 5)).astype(np.float32) for k in (1100, 900))
+    tiling = leaves.random_tiling(keys, queries)
+    g, known = geometry_of(a), some_pairs(900, 1100, 0.02)
+    first = in_order(*leaves.tile_hits(g, tiling, 0.01, known, isa=isa, n_threads=1))
+    assert len(first[0]) > 1000
+    for n_threads in THREADS[1:]:
+        again = in_order(*leaves.tile_hits(g, tiling, 0.01, known, isa=isa, n_threads=n_threads))
+        for left, right in zip(first, again, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
 def sketched(
     m: int, n: int, d: int, dtype: Any
 ) -> tuple[np.ndarray, np.ndarray, Sketches, Tiling, FoundPairs]:

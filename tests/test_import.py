@@ -18,6 +18,7 @@ PUBLIC = [
     "matvec",
     "paper",
     "row_sums",
+    "spectrum",
 ]
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from approxkmv._threads import register_with_threadpoolctl as _register
 from approxkmv._warnings import AccuracyWarning as AccuracyWarning
 from approxkmv._warnings import AssumptionWarning as AssumptionWarning
+from approxkmv.attention import attention as attention
+from approxkmv.info import AttentionInfo as AttentionInfo
 from approxkmv.info import Plan as Plan
 from approxkmv.info import ProductInfo as ProductInfo
 from approxkmv.product import log_row_sums as log_row_sums
@@ -15,7 +17,23 @@ from approxkmv.product import row_sums as row_sums
 if TYPE_CHECKING:
     from approxkmv import datasets as datasets
     from approxkmv import paper as paper
+    from approxkmv import sklearn as sklearn
+    from approxkmv import spectrum as spectrum
+    from approxkmv.diagnosis import Diagnosis as Diagnosis
+    from approxkmv.diagnosis import diagnose as diagnose
     from approxkmv.operator import GaussianKernel as GaussianKernel
+    from approxkmv.solver import SolveInfo as SolveInfo
+    from approxkmv.solver import solve as solve
+
+# Loaded when first used: whole parts, and names with the module they come from.
+_PARTS = ("datasets", "paper", "sklearn", "spectrum")
+_NAMES = {
+    "Diagnosis": "diagnosis",
+    "GaussianKernel": "operator",
+    "SolveInfo": "solver",
+    "diagnose": "diagnosis",
+    "solve": "solver",
+}
 
 __version__ = _version("approxkmv")
 _register()
@@ -25,12 +43,12 @@ def __getattr__(name: str) -> object:
     """Load the larger parts, and SciPy's linear algebra with the operator, when first used."""
     import importlib
 
-    if name in ("datasets", "paper"):
+    if name in _PARTS:
         return importlib.import_module(f"approxkmv.{name}")
-    if name == "GaussianKernel":
-        return importlib.import_module("approxkmv.operator").GaussianKernel
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"approxkmv.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'approxkmv' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "GaussianKernel", "datasets", "paper"})
+    return sorted({*globals(), *_PARTS, *_NAMES})

@@ -7,7 +7,7 @@ TypeError.
 from __future__ import annotations
 
 import math
-import operator
+from operator import index as _index
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,28 @@ def point_pair(queries: Any, keys: Any) -> tuple[Array, Array]:
         raise ValueError(f"keys must have {q.shape[1]} columns to match queries, got {k.shape[1]}.")
     common = np.result_type(q, k)
     return q.astype(common, copy=False), k.astype(common, copy=False)
+
+
+def matrices(value: Any, name: str) -> Array:
+    """A real array of at least two dimensions, a matrix for each index of the leading ones."""
+    array = _real(value, name)
+    if array.ndim < 2:
+        raise ValueError(f"{name} must have shape (..., rows, columns), got shape {array.shape}.")
+    return np.asarray(array, dtype=_computing_type(array.dtype))
+
+
+def mask(value: Any, name: str = "attn_mask") -> npt.NDArray[Any]:
+    """Truth values (True: counts), or numbers below infinity to be added to the scores."""
+    if np.asarray(value).dtype == np.bool_:
+        return np.asarray(value)
+    array = _real(value, name)
+    array = np.asarray(array, dtype=_computing_type(array.dtype))
+    # Both comparisons are False for NaN.
+    if array.size and not array.max() < np.inf:
+        at = tuple(int(i) for i in np.argwhere(~(array < np.inf))[0])
+        index = ", ".join(map(str, at))
+        raise ValueError(f"{name} must be below infinity, but {name}[{index}] is {array[at]}.")
+    return array
 
 
 def vector(value: Any, n_keys: int, name: str = "x", side: str = "key") -> Array:
@@ -71,12 +93,27 @@ def finite(array: Array, name: str) -> None:
     raise ValueError(f"{name} must be finite, but {name}[{index}] is {array[at]}.")
 
 
+def number(value: Any, name: str) -> float:
+    """A finite number."""
+    found = _number(value, name)
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    return found
+
+
 def positive(value: Any, name: str) -> float:
     """A positive finite number."""
     number = _number(value, name)
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
     return number
+
+
+def truth(value: Any, name: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
 
 
 def tolerance(value: Any, name: str = "eps") -> float:
@@ -104,14 +141,36 @@ def one_of(value: Any, name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def count(value: Any, name: str, *, most: int | None = None) -> int:
+    """A whole number of at least 1, and of at most ``most``."""
+    number = _integer(value, name)
+    if number < 1 or (most is not None and number > most):
+        rule = "at least 1" if most is None else f"between 1 and {most}"
+        raise ValueError(f"{name} must be {rule}, got {number}.")
+    return number
+
+
+def operator(value: Any, name: str = "K") -> None:
+    """A linear operator: something with a shape, a dtype and products."""
+    from scipy.sparse.linalg import LinearOperator
+
+    if not isinstance(value, LinearOperator):
+        raise TypeError(
+            f"{name} must be a scipy.sparse.linalg.LinearOperator, such as "
+            f"approxkmv.GaussianKernel, got {type(value).__name__}."
+        )
+
+
+def square(value: Any, name: str = "K") -> None:
+    """A linear operator with as many rows as columns."""
+    operator(value, name)
+    if value.shape[0] != value.shape[1]:
+        raise ValueError(f"{name} must be square, got shape {value.shape}.")
+
+
 def threads(value: Any) -> int | None:
     """A positive number of threads, or None for the default."""
-    if value is None:
-        return None
-    number = _integer(value, "n_threads")
-    if number < 1:
-        raise ValueError(f"n_threads must be at least 1, got {number}.")
-    return number
+    return None if value is None else count(value, "n_threads")
 
 
 def generator(value: Rng) -> np.random.Generator:
@@ -154,6 +213,6 @@ def _integer(value: Any, name: str) -> int:
     if isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an integer, got bool.")
     try:
-        return operator.index(value)
+        return _index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}.") from None

@@ -15,6 +15,7 @@ import struct
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,11 +96,48 @@ def write_array(path: PathLike, array: Array) -> None:
     --------
     See :func:`read_array`.
     """
-    target = checked_output(path)
+
+    def write(file: IO[bytes]) -> None:
+        np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+
+    _replace(checked_output(path), write)
+
+
+def write_text(path: PathLike, text: str, suffix: str) -> None:
+    """Write a file of UTF-8 text in one step, as :func:`write_array` does; checks its suffix.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from approxkmv.files import write_text
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(os.path.join(folder, "page.html"), "<p>", ".html")
+    ...     os.listdir(folder)
+    ['page.html']
+    """
+    _replace(checked_output(path, suffix), lambda file: file.write(text.encode()))
+
+
+def checked_output(path: PathLike, suffix: str = ".npy") -> Path:
+    """Return the file that `path` names after checking that it could be replaced.
+
+    Called before a long computation, so that a misspelt folder is reported at once.
+    """
+    target = Path(os.path.realpath(path))
+    if target.suffix.lower() != suffix:
+        raise ValueError(f"{path}: the name of an output file must end in {suffix}")
+    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+        raise ValueError(f"{path}: exists and is not an ordinary file")
+    if not target.parent.is_dir():
+        raise ValueError(f"{path}: the folder {target.parent} does not exist")
+    return target
+
+
+def _replace(target: Path, write: Callable[[IO[bytes]], object]) -> None:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -107,21 +145,6 @@ def write_array(path: PathLike, array: Array) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(target.parent)
-
-
-def checked_output(path: PathLike) -> Path:
-    """Return the file that `path` names after checking that `write_array` could replace it.
-
-    Called before a long computation, so that a misspelt folder is reported at once.
-    """
-    target = Path(os.path.realpath(path))
-    if target.suffix.lower() != ".npy":
-        raise ValueError(f"{path}: the name of an output file must end in .npy")
-    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-        raise ValueError(f"{path}: exists and is not an ordinary file")
-    if not target.parent.is_dir():
-        raise ValueError(f"{path}: the folder {target.parent} does not exist")
-    return target
 
 
 def _split(source: PathLike) -> tuple[Path, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -51,7 +51,7 @@ class ProductInfo:
     plan : Plan
         Every number chosen, and why; ``explain()`` prints it.
     error_estimate : float or None
-        Estimate of ``|Kx - y| / |x|``: for a sampled product the root of its variance, estimated
+        Estimate of ``|Kx - y| / |x|``: for a sampled product its root mean square, estimated
         from the drawn values; for an exact product the rounding error, measured on a few random
         rows in double precision. None where it was not measured.
     error_bound : float or None
@@ -98,6 +98,117 @@ class ProductInfo:
                 f"  time          {spent}",
             ]
         )
+
+
+@dataclass(frozen=True)
+class HeadInfo:
+    """What was done for one head of :func:`approxkmv.attention`, relative to ``|V|_F``.
+
+    Attributes
+    ----------
+    method : str
+        The method used for this head.
+    error_estimate : float or None
+        Estimate of ``|O - O'|_F / |V|_F``: for a sampled head from the drawn values, otherwise
+        measured on a few random rows in double precision.
+    error_bound : float or None
+        For an exact head a worst-case bound of the rounding errors; None for others.
+    pairs, pairs_exact : int
+        Scores computed, and those of the exact method (with ``is_causal``, up to the diagonal).
+    output_norm : float
+        ``|O'|_F / |V|_F``: what ``eps`` is to be compared with; with ``eps`` above it 0 would do.
+    mean_error : float
+        ``|O' - mean(V)|_F / |V|_F``: with ``eps`` above it the mean of the values would do.
+    numbers : mapping
+        Every number the run used, by name.
+    """
+
+    method: str
+    error_estimate: float | None
+    error_bound: float | None
+    pairs: int
+    pairs_exact: int
+    output_norm: float
+    mean_error: float
+    numbers: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AttentionInfo:
+    """Report of one call of :func:`approxkmv.attention`.
+
+    Attributes
+    ----------
+    method : str
+        The method of all heads, or ``"mixed"``.
+    plan : Plan
+        What was chosen and why; ``explain()`` prints it, with a line for each head.
+    heads : tuple of HeadInfo
+        One for each head, in the order of the leading dimensions.
+    confidence : float
+        Probability with which the error of each head is at most ``eps``; 1 for exact heads.
+    seconds : mapping
+        Wall-clock seconds of each stage.
+    """
+
+    method: str
+    plan: Plan
+    heads: tuple[HeadInfo, ...]
+    confidence: float
+    seconds: Mapping[str, float]
+
+    @property
+    def error_estimate(self) -> float | None:
+        """The largest estimate of all heads; None where a head has none."""
+        return _largest([head.error_estimate for head in self.heads])
+
+    @property
+    def error_bound(self) -> float | None:
+        """The largest bound of all heads; None where a head has none."""
+        return _largest([head.error_bound for head in self.heads])
+
+    @property
+    def pairs(self) -> int:
+        """Scores computed, all heads and stages together."""
+        return sum(head.pairs for head in self.heads)
+
+    @property
+    def pairs_exact(self) -> int:
+        """Scores of the exact method."""
+        return sum(head.pairs_exact for head in self.heads)
+
+    def explain(self) -> str:
+        """What was chosen and why, and the numbers of each head."""
+        lines = [str(self.plan)]
+        for index, head in enumerate(self.heads):
+            share = head.pairs / head.pairs_exact if head.pairs_exact else 1.0
+            lines.append(
+                f"  head {index}: {head.method}, pairs {share:.3g}, error / |V| "
+                f"{_shown(head.error_estimate, 'not estimated')}, mean(V) would give "
+                f"{head.mean_error:.2g}"
+            )
+            lines += [f"    {name}  {_number(value)}" for name, value in head.numbers.items()]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        spent = ", ".join(f"{name} {value:.3g} s" for name, value in self.seconds.items())
+        share = self.pairs / self.pairs_exact if self.pairs_exact else 1.0
+        least = min((head.mean_error for head in self.heads), default=0.0)
+        return "\n".join(
+            [
+                f"{self.method} attention: {self.plan.reason}",
+                f"  error / |V|   {_shown(self.error_estimate, 'not estimated')}, "
+                f"bound {_shown(self.error_bound, 'not known')}, confidence {self.confidence:g}",
+                f"  mean(V)       would give {least:.2g} or more",
+                f"  pairs         {self.pairs:,} of {self.pairs_exact:,} ({share:.3g})",
+                f"  time          {spent}",
+            ]
+        )
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return max(found, default=0.0) if len(found) == len(values) else None
 
 
 def _shown(value: float | None, missing: str) -> str:

@@ -24,18 +24,25 @@ Index32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 __all__ = [
+    "attention",
+    "attention_draw",
+    "attention_pilot",
     "cell_pairs",
     "exp",
+    "linked_pairs",
     "merge_pairs",
+    "nearest_keys",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
     "pilot_rows",
     "project",
     "random_tiling",
+    "rate_histogram",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
+    "tile_hits",
     "tile_product",
 ]
 
@@ -269,6 +276,31 @@ class SampledSums(NamedTuple):
     n_drawn: Index  # (n_blocks,)
 
 
+def tile_hits(
+    geometry: Geometry,
+    tiling: Tiling,
+    threshold: float,
+    known: FoundPairs,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[Index32, Index32, Float32]:
+    """Pairs (rows, cols, values) with value >= threshold in a cell of the tiling, not yet known."""
+    return _core.tile_hits(
+        *geometry,
+        tiling.query_order,
+        tiling.key_order,
+        tiling.query_start[:-1],
+        tiling.query_start[1:],
+        tiling.key_start[:-1],
+        tiling.key_start[1:],
+        float(np.log(threshold)),
+        *known,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+
+
 def project(
     points: Array,
     index: Index32,
@@ -396,6 +428,49 @@ def neighbours_of_neighbours(
     )
 
 
+def nearest_keys(
+    geometry: Geometry,
+    width: int,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> Index32:
+    """Numbers (n_queries, width) of the nearest keys, nearest first; at most n_keys of them."""
+    out = np.empty((len(geometry.queries), width), np.int32)
+    _core.nearest_keys(*geometry, out, isa or ISA, n_threads or default_threads())
+    return out
+
+
+def linked_pairs(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    known: FoundPairs,
+    links: FoundPairs,
+    *,
+    width: int,
+    threshold: float,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[Index32, Index32, Float32]:
+    """Pairs with value >= threshold among keys that ``links`` lists for known keys, not yet known.
+
+    Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on, the
+    lower number first among equals.
+    """
+    return _core.linked_pairs(
+        queries,
+        keys,
+        -0.5 / bandwidth**2,
+        *known,
+        *links,
+        width,
+        threshold,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+
+
 def merge_pairs(
     known: FoundPairs,
     rows: Index32,
@@ -450,6 +525,225 @@ def sampled_product(
         n_threads or default_threads(),
     )
     return sums
+
+
+class AttentionSums(NamedTuple):
+    """Rows of softmax-weighted means, and the logarithm of what their weights were divided by."""
+
+    out: Array  # (n_heads, n_queries, n_columns)
+    log_normalizer: Array  # (n_heads, n_queries), -infinity for a row that sees no key
+
+
+def attention(
+    queries: Array,  # (n_query_sets, m, d)
+    keys: Array,  # (n_key_sets, n, d)
+    values: Array,  # (n_value_sets, n, r)
+    heads: Index,  # (n_heads, 4)
+    *,
+    scale: float,
+    is_causal: bool = False,
+    mask: Array | npt.NDArray[np.bool_] | None = None,  # (n_masks, m or 1, n)
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> AttentionSums:
+    r"""Softmax attention of many heads: means of values with weights :math:`\propto e^{s_{ij}}`.
+
+    A row of ``heads`` says which queries, keys, values and mask a head uses. The score
+    :math:`s_{ij}` is ``scale`` times the inner product, plus a mask of numbers; with a mask of
+    truth values only pairs where it is True count. With ``is_causal`` query i sees keys 0 to i. A
+    row that sees no key is 0.
+    """
+    shape = (len(heads), queries.shape[1])
+    sums = AttentionSums(
+        np.empty((*shape, values.shape[2]), keys.dtype), np.empty(shape, keys.dtype)
+    )
+    truth = mask is not None and mask.dtype == np.bool_
+    _core.attention(
+        queries,
+        keys,
+        values,
+        heads,
+        scale,
+        is_causal,
+        None if truth else mask,
+        mask.view(np.uint8) if mask is not None and truth else None,
+        *sums,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return sums
+
+
+class AttentionHead(NamedTuple):
+    """One head: scores are ``scale`` times inner products, values are moved and scaled."""
+
+    queries: Array
+    keys: Array
+    values: Array
+    scale: float
+    query_centre: Float64
+    key_centre: Float64
+    value_centre: Float64
+    value_factor: float
+
+
+class AttentionBlocks(NamedTuple):
+    """Blocks of queries; keys ``key_order[band_start[b]:band_stop[b]]`` are always taken for b.
+
+    With ``causal`` both orders are those of the tokens, and query i sees keys 0 to i.
+    """
+
+    query_order: Index32
+    start: Index  # (n_blocks + 1,)
+    key_order: Index32
+    band_start: Index  # (n_blocks,)
+    band_stop: Index
+    causal: bool
+
+
+class Smoothing(NamedTuple):
+    """How the moments of a few rows become moments to plan with."""
+
+    check_rows: int  # of each block, the last: kept out of the moments
+    plan_guard: float  # share of a row's own spread that every key counts for, in ``moment``
+    guard: float  # and in ``guarded``
+    narrow: int  # keys pooled on either side
+    wide: int
+    raw_share: float
+    wide_share: float
+    floor_share: float
+
+
+class PilotMoments(NamedTuple):
+    """Exact outputs of the pilot rows, and what each key adds to the squared error of a block.
+
+    Outputs are those of the moved values. ``moment[b, j]`` is the mean over the block's pilot rows
+    of ``(p_ij / (1 - p_ij))**2 * |v_j - o_i|**2``, the squared error of a row that misses the key,
+    pooled over neighbouring keys; ``guarded`` counts keys whose
+    value is near the output as well, and has a floor.
+    """
+
+    outputs: Array
+    moment: Float32  # (n_blocks, n_keys)
+    guarded: Float32
+    means: Float64  # (n_blocks,) of the guarded moments, before the floor
+
+
+class AttentionRates(NamedTuple):
+    """A key is drawn for a block with probability ``rate * sqrt(guarded + floor)``, at most 1.
+
+    At least ``least`` of the keys outside the band are expected to be drawn for each block.
+    """
+
+    guarded: Float32
+    near: Array  # (n_blocks, n_columns) a point near the outputs of each block
+    floor: float
+    rate: float
+    least: float
+    seed: int
+    stream: int
+
+
+class AttentionDraws(NamedTuple):
+    """Outputs for the moved values, and for each row of a block its estimated squared error.
+
+    ``variance`` is known for one strip of rows in four, and NaN for the others. ``bound`` is the
+    same without inner products of values and outputs, at least half of it, and known for all rows.
+    ``total_variance`` is the estimated relative variance of each row's denominator.
+    """
+
+    out: Array
+    variance: Float64  # (n_queries,)
+    bound: Float64  # (n_queries,)
+    total_variance: Float64  # (n_queries,)
+    n_drawn: Index  # (n_blocks,)
+
+
+def attention_pilot(
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rows: Index32,
+    smoothing: Smoothing,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> PilotMoments:
+    """Some rows of each block, exactly: ``rows`` has equally many of each, in block order."""
+    """Compute some rows of each block exactly: ``rows`` has equally many, in block order."""
+    n_blocks, n_keys = len(blocks.band_start), len(head.keys)
+    to = PilotMoments(
+        np.empty((len(rows), head.values.shape[1]), head.values.dtype),
+        np.empty((n_blocks, n_keys), np.float32),
+        np.empty((n_blocks, n_keys), np.float32),
+        np.empty(n_blocks),
+    )
+    _core.attention_pilot(
+        *head,
+        *blocks,
+        rows,
+        len(rows) // n_blocks,
+        smoothing.check_rows,
+        smoothing.plan_guard,
+        smoothing.guard,
+        smoothing.narrow,
+        smoothing.wide,
+        smoothing.raw_share,
+        smoothing.wide_share,
+        smoothing.floor_share,
+        *to,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return to
+
+
+def rate_histogram(
+    blocks: AttentionBlocks,
+    moment: Float32,
+    guarded: Float32,
+    floor: float,
+    *,
+    n_threads: int | None = None,
+) -> tuple[Float64, Float64]:
+    """Pairs left to the draws, and the sum of their moments, by the size of ``guarded + floor``.
+
+    Bin b holds float32 numbers whose bits, shifted right by 19, are b: sixteen to a factor of two.
+    """
+    return _core.rate_histogram(*blocks, moment, guarded, floor, n_threads or default_threads())
+
+
+def attention_draw(
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rates: AttentionRates,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> AttentionDraws:
+    """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability."""
+    n_queries = len(head.queries)
+    to = AttentionDraws(
+        np.empty((n_queries, head.values.shape[1]), head.values.dtype),
+        np.full(n_queries, np.nan),
+        np.zeros(n_queries),
+        np.zeros(n_queries),
+        np.empty(len(blocks.band_start), np.int64),
+    )
+    _core.attention_draw(
+        *head,
+        *blocks,
+        rates.guarded,
+        rates.near,
+        rates.floor,
+        rates.rate,
+        rates.least,
+        rates.seed,
+        rates.stream,
+        *to,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return to
 
 
 def exp(x: Array, *, isa: str | None = None) -> Array:

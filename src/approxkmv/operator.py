@@ -81,7 +81,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     ) -> None:
         q, k = _check.point_pair(queries, keys)
         self.bandwidth = _check.positive(bandwidth, "bandwidth")
-        _check.tolerance(eps)
+        self.eps = _check.tolerance(eps)
         _check.probability(delta)
         _check.one_of(method, "method", METHODS)
         _check.generator(rng)
@@ -94,6 +94,16 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
                 _check.finite(k, "keys")
         self._kernel = prepare(q, k, self.bandwidth, n_threads=n_threads)
         super().__init__(dtype=k.dtype, shape=(len(q), len(k)))
+
+    @property
+    def queries(self) -> Array:
+        """Points of the rows."""
+        return self._kernel.queries
+
+    @property
+    def keys(self) -> Array:
+        """Points of the columns; the same object as ``queries`` where they are the same points."""
+        return self._kernel.keys
 
     @property
     def info(self) -> ProductInfo:
@@ -127,16 +137,17 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     def _adjoint(self) -> LinearOperator:
         if self._kernel.queries is self._kernel.keys:
             return self
-        return _over(self._kernel.transposed, self.bandwidth)
+        return _over(self._kernel.transposed, self.bandwidth, self.eps)
 
     _transpose = _adjoint
 
 
-def _over(kernel: ExactKernel, bandwidth: float) -> GaussianKernel:
+def _over(kernel: ExactKernel, bandwidth: float, eps: float) -> GaussianKernel:
     """An operator over a kernel that is prepared already."""
     operator = GaussianKernel.__new__(GaussianKernel)
     operator._kernel = kernel
     operator.bandwidth = bandwidth
+    operator.eps = eps
     LinearOperator.__init__(
         operator, dtype=kernel.keys.dtype, shape=(len(kernel.queries), len(kernel.keys))
     )

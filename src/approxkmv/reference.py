@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 from approxkmv.leaves import (
     Array,
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionHead,
+    AttentionRates,
+    AttentionSums,
     DrawPlan,
     Float32,
     Float64,
@@ -20,26 +25,35 @@ from approxkmv.leaves import (
     Geometry,
     Index,
     Index32,
+    PilotMoments,
     PilotSums,
     SampledSums,
     Sketches,
+    Smoothing,
     TileSums,
     Tiling,
 )
 
 __all__ = [
+    "attention",
+    "attention_draw",
+    "attention_pilot",
     "cell_pairs",
     "exp",
+    "linked_pairs",
     "merge_pairs",
+    "nearest_keys",
     "neighbours_of_neighbours",
     "pair_kernel",
     "philox",
     "pilot_rows",
     "project",
     "random_tiling",
+    "rate_histogram",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
+    "tile_hits",
     "tile_product",
 ]
 
@@ -108,6 +122,24 @@ def scan_ranges(
     values = pair_kernel(queries, keys, rows, cols, bandwidth)
     kept = values >= threshold
     return rows[kept], cols[kept], values[kept]
+
+
+def tile_hits(
+    geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs
+) -> tuple[Index32, Index32, Float32]:
+    """Pairs of the same cell with kernel value >= threshold that are not known."""
+    n_queries, n_keys = len(geometry.queries), len(geometry.keys)
+    exponents = _exponents(geometry)
+    wanted = np.zeros((n_queries, n_keys), np.bool_)
+    for cell in range(len(tiling.key_start) - 1):
+        queries = tiling.query_order[tiling.query_start[cell] : tiling.query_start[cell + 1]]
+        keys = tiling.key_order[tiling.key_start[cell] : tiling.key_start[cell + 1]]
+        wanted[np.ix_(queries, keys)] = True
+    wanted &= exponents >= np.log(threshold)
+    wanted[known.rows, known.cols] = False
+    rows, cols = wanted.nonzero()
+    values = np.exp(np.minimum(exponents[rows, cols], 0.0))
+    return rows.astype(np.int32), cols.astype(np.int32), values.astype(np.float32)
 
 
 def project(points: Array, index: Index32, centre: Float64, basis: Float32) -> Float32:
@@ -219,6 +251,41 @@ def neighbours_of_neighbours(
     )
 
 
+def nearest_keys(geometry: Geometry, width: int) -> Index32:
+    """The first columns of a stable sort of the exponents, largest first."""
+    order = np.argsort(-_exponents(geometry), axis=1, kind="stable")
+    return np.ascontiguousarray(order[:, :width], dtype=np.int32)
+
+
+def linked_pairs(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    known: FoundPairs,
+    links: FoundPairs,
+    *,
+    width: int,
+    threshold: float,
+) -> tuple[Index32, Index32, Float32]:
+    """Keys that ``links`` lists for a query's nearest ``width`` known keys, rows ascending."""
+    rows, cols = [], []
+    for row, (a, b) in enumerate(pairwise(known.indptr)):
+        leading = known.cols[a:b][np.argsort(-known.values[a:b], kind="stable")[:width]]
+        linked = [links.cols[links.indptr[key] : links.indptr[key + 1]] for key in leading]
+        new = np.setdiff1d(np.concatenate([*linked, np.empty(0, np.int32)]), known.cols[a:b])
+        rows += [row] * len(new)
+        cols += new.tolist()
+    values = pair_kernel(
+        queries, keys, np.array(rows, np.int64), np.array(cols, np.int64), bandwidth
+    )
+    kept = values >= threshold
+    return (
+        np.array(rows, np.int32)[kept],
+        np.array(cols, np.int32)[kept],
+        values[kept].astype(np.float32),
+    )
+
+
 def merge_pairs(known: FoundPairs, rows: Index32, cols: Index32, values: Float32) -> FoundPairs:
     """Union by query, keys ascending; a pair that is known keeps its value."""
     all_rows = np.concatenate([known.rows, rows])
@@ -285,6 +352,185 @@ def _exponents(geometry: Geometry) -> Float64:
     k = _moved(geometry.keys, geometry.centre, geometry.factor)
     scores = _scores(q, k, geometry.differences)
     return np.asarray(geometry.slope * scores - geometry.query_shift[:, None] - geometry.key_shift)
+
+
+def attention(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    heads: Index,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    mask: Array | npt.NDArray[np.bool_] | None = None,
+) -> AttentionSums:
+    """Softmax of masked scores times values, in double precision, one head after the other."""
+    n_queries, n_keys = queries.shape[1], keys.shape[1]
+    out = np.zeros((len(heads), n_queries, values.shape[2]))
+    log_normalizer = np.full((len(heads), n_queries), -np.inf)
+    for head, (of_query, of_key, of_value, of_mask) in enumerate(heads):
+        scores = scale * (queries[of_query].astype(np.float64) @ keys[of_key].T.astype(np.float64))
+        if mask is not None and mask.dtype == np.bool_:
+            scores = np.where(mask[of_mask], scores, -np.inf)
+        elif mask is not None:
+            scores = scores + mask[of_mask]
+        if is_causal:
+            scores = np.where(np.tri(n_queries, n_keys, dtype=np.bool_), scores, -np.inf)
+        largest = scores.max(axis=1, initial=-np.inf)
+        weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0.0)[:, None])
+        totals = weights.sum(axis=1)
+        seen = totals > 0
+        out[head, seen] = weights[seen] @ values[of_value].astype(np.float64) / totals[seen, None]
+        log_normalizer[head, seen] = largest[seen] + np.log(totals[seen])
+    return AttentionSums(out, log_normalizer)
+
+
+def attention_pilot(
+    head: AttentionHead, blocks: AttentionBlocks, rows: Index32, smoothing: Smoothing
+) -> PilotMoments:
+    """Exact rows; squared error of a row that misses a key, pooled over neighbouring keys."""
+    n_blocks, n_keys = len(blocks.band_start), len(head.keys)
+    scores, values = _attention_scores(head, blocks), _moved_values(head)
+    weights = _softmax(scores[rows])
+    outputs = weights @ values
+    apart = ((values - outputs[:, None]) ** 2).sum(axis=-1)
+    spread = (weights * apart).sum(axis=1, keepdims=True)
+    moment, guarded = (
+        np.zeros((n_blocks, n_keys), np.float32),
+        np.zeros((n_blocks, n_keys), np.float32),
+    )
+    means = np.zeros(n_blocks)
+    per_block = len(rows) // n_blocks
+    free = _outside_band(head, blocks)
+    for b in range(n_blocks):
+        used = slice(b * per_block, (b + 1) * per_block - smoothing.check_rows)
+        n = int(np.isfinite(scores[_block(blocks, b)]).any(axis=0).sum())
+        used_weights = weights[used][:, blocks.key_order]
+        squares = (used_weights / np.maximum(1 - used_weights, 1e-3)) ** 2
+        distance = apart[used][:, blocks.key_order]
+        for to, guard in ((moment, smoothing.plan_guard), (guarded, smoothing.guard)):
+            row = (squares * (distance + guard * spread[used])).mean(axis=0)[:n]
+            row[~free[b, :n]] = 0
+            to[b, :n] = row
+        raw = guarded[b, :n].astype(np.float64)
+        means[b] = raw.sum() / max(1, free[b].sum())
+        moment[b, :n] = _pooled(moment[b, :n], smoothing.narrow)
+        rest = 1 - smoothing.raw_share - smoothing.wide_share
+        guarded[b, :n] = (
+            smoothing.raw_share * raw
+            + rest * _pooled(raw, smoothing.narrow)
+            + smoothing.wide_share * _pooled(raw, smoothing.wide)
+            + smoothing.floor_share * means[b]
+        )
+    return PilotMoments(outputs, moment, guarded, means)
+
+
+def rate_histogram(
+    blocks: AttentionBlocks, moment: Float32, guarded: Float32, floor: float
+) -> tuple[Float64, Float64]:
+    """Counts and sums of moments by the leading bits of ``guarded + floor``."""
+    n_bins = 0x7F800000 >> 19
+    pairs, variance = np.zeros(n_bins), np.zeros(n_bins)
+    n_keys = moment.shape[1]
+    for b, n_rows in enumerate(np.diff(blocks.start)):
+        position = np.arange(n_keys)
+        last = blocks.query_order[blocks.start[b + 1] - 1]
+        free = (position < blocks.band_start[b]) | (position >= blocks.band_stop[b])
+        free &= (position <= last) | (not blocks.causal)
+        bins = (guarded[b, free] + np.float32(floor)).view(np.uint32) >> 19
+        pairs += np.bincount(bins, minlength=n_bins) * float(n_rows)
+        variance += np.bincount(bins, moment[b, free].astype(np.float64), n_bins) * float(n_rows)
+    return pairs, variance
+
+
+def attention_draw(
+    head: AttentionHead, blocks: AttentionBlocks, rates: AttentionRates
+) -> AttentionDraws:
+    """Softmax over drawn keys, their exponentials divided by the probabilities."""
+    n_queries = len(head.queries)
+    scores, values = _attention_scores(head, blocks), _moved_values(head)
+    out = np.zeros((n_queries, values.shape[1]))
+    variance, bound, total_variance = np.zeros(n_queries), np.zeros(n_queries), np.zeros(n_queries)
+    n_drawn = np.zeros(len(blocks.band_start), np.int64)
+    for b in range(len(n_drawn)):
+        rows = _block(blocks, b)
+        pi = _attention_probabilities(head, blocks, rates, b)
+        drawn = pi > 0
+        n_drawn[b] = drawn.sum()
+        keys, pi = blocks.key_order[drawn], pi[drawn].astype(np.float64)
+        weights = _softmax(scores[np.ix_(rows, keys)] - np.log(pi))
+        out[rows] = weights @ values[keys]
+        squares = weights**2 * (1 - pi)
+        apart = ((values[keys] - out[rows][:, None]) ** 2).sum(axis=-1)
+        from_point = ((values[keys] - rates.near[b]) ** 2).sum(axis=1)
+        moved = ((out[rows] - rates.near[b]) ** 2).sum(axis=1)
+        variance[rows] = (squares * apart).sum(axis=1)
+        total_variance[rows] = squares.sum(axis=1)
+        bound[rows] = squares @ from_point + moved * total_variance[rows]
+    return AttentionDraws(out, variance, bound, total_variance, n_drawn)
+
+
+def _attention_probabilities(
+    head: AttentionHead, blocks: AttentionBlocks, rates: AttentionRates, b: int
+) -> Float32:
+    """Probabilities of drawn keys by position, 0 for all others.
+
+    The running sum of the probabilities starts at the word of Philox with counter (b, 0, 0, 0); a
+    key is drawn where it reaches 1, which is then taken off.
+    """
+    free = _outside_band(head, blocks)[b]
+    least = np.float32(min(1.0, rates.least / max(1, free.sum())))
+    root = np.sqrt(rates.guarded[b] + np.float32(rates.floor))
+    pi = np.clip(np.float32(rates.rate) * root, least, np.float32(1))
+    bits = np.random.Philox(counter=(b - 1) % 2**256, key=rates.seed | (rates.stream << 64))
+    running = (int(bits.random_raw()) >> 11) * 2.0**-53
+    drawn = np.zeros(len(pi), np.float32)
+    for j in free.nonzero()[0]:
+        running += float(pi[j])
+        if running >= 1:
+            running -= 1
+            drawn[j] = pi[j]
+    drawn[blocks.band_start[b] : blocks.band_stop[b]] = 1
+    return drawn
+
+
+def _outside_band(head: AttentionHead, blocks: AttentionBlocks) -> npt.NDArray[np.bool_]:
+    """Positions that some row of a block sees and that are not in its band, (n_blocks, n_keys)."""
+    position = np.arange(len(head.keys))
+    last = blocks.query_order[blocks.start[1:] - 1][:, None]
+    seen = (position <= last) | (not blocks.causal)
+    band = (position >= blocks.band_start[:, None]) & (position < blocks.band_stop[:, None])
+    return np.asarray(seen & ~band)
+
+
+def _block(blocks: AttentionBlocks, b: int) -> Index32:
+    return blocks.query_order[blocks.start[b] : blocks.start[b + 1]]
+
+
+def _attention_scores(head: AttentionHead, blocks: AttentionBlocks) -> Float64:
+    q = _moved(head.queries, head.query_centre, head.scale)
+    scores = q @ _moved(head.keys, head.key_centre, 1.0).T
+    if blocks.causal:
+        hidden = np.arange(len(head.keys)) > np.arange(len(head.queries))[:, None]
+        scores[hidden] = -np.inf
+    return np.asarray(scores)
+
+
+def _moved_values(head: AttentionHead) -> Float64:
+    return _moved(head.values, head.value_centre, head.value_factor)
+
+
+def _softmax(scores: Float64) -> Float64:
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _pooled(row: npt.NDArray[np.floating], half: int) -> Float64:
+    """Means over ``half`` neighbours on either side, fewer at the ends."""
+    running = np.append(0.0, np.cumsum(row, dtype=np.float64))
+    low = np.maximum(np.arange(len(row)) - half, 0)
+    high = np.minimum(np.arange(len(row)) + half + 1, len(row))
+    return np.asarray((running[high] - running[low]) / (high - low))
 
 
 def exp(x: Array) -> Array:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
+from approxkmv._heads import Heads
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.leaves import Array
 
@@ -61,3 +63,78 @@ def measured_error(
         double = prepare(queries, keys, bandwidth, differences=True, n_threads=kernel.n_threads)
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
     return math.sqrt(n_queries / n_rows) * float(np.linalg.norm(y[rows] - exact))
+
+
+def attention_bound(heads: Heads, head: int, scale: float) -> float:
+    r"""Bound of :math:`\|O - O'\|_F / \|V\|_F` for computed exact attention, from IEEE arithmetic.
+
+    The absolute terms of a score add up to at most the product of two lengths. So every weight is
+    off by a relative error, and so are its sums in numerator and denominator; together a factor
+    :math:`1+\eta`. The error of row i is then at most :math:`\eta\sum_j P_{ij}|v_j|` with the
+    softmax matrix P, whose norm is at most the root of its largest column sum, of ``n_queries``.
+    """
+    query, key, _ = heads.points(head)
+    kind = np.finfo(key.dtype)
+    unit = float(kind.eps) / 2
+    score = abs(scale) * _longest(query) * _longest(key)
+    mask = heads.mask_of(head)
+    if mask is not None and mask.dtype != np.bool_:
+        score += largest(np.asarray(mask[np.isfinite(mask)], np.float64))
+    n_keys, n_dims = key.shape
+    # Weights further below the largest are 0.
+    reach = min(2 * score, -math.log(float(kind.smallest_subnormal)))
+    exponent_error = unit * ((n_dims + 4) * score + 2 * reach)
+    # Within a panel of keys, then a few for each panel; a panel holds at least this many keys.
+    panel = max(8, min(256, 2**16 // (key.itemsize * max(n_dims, 1))))
+    sums = unit * (256 + 16 * n_keys / panel + 8)
+    weight_error = math.expm1(min(2 * exponent_error, 700.0)) + 2 * sums
+    lost = float(kind.smallest_normal) * n_keys
+    return float((weight_error + lost) * math.sqrt(len(query)))
+
+
+def measured_attention_error(
+    heads: Heads,
+    head: int,
+    scale: float,
+    is_causal: bool,
+    output: Array,
+    rng: np.random.Generator,
+) -> float:
+    r"""Estimate of :math:`\|O - O'\|_F` from random rows computed by NumPy in double precision."""
+    n_rows = min(_CHECKED_ROWS, len(output))
+    if n_rows == 0:
+        return 0.0
+    rows = np.sort(rng.choice(len(output), n_rows, replace=False))
+    query, key, value = (points.astype(np.float64) for points in heads.points(head))
+    scores = scale * (query[rows] @ key.T)
+    mask = heads.mask_of(head)
+    if mask is not None:
+        mask = mask if len(mask) == 1 else mask[rows]
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask
+    if is_causal:
+        scores = np.where(np.arange(len(key)) <= rows[:, None], scores, -np.inf)
+    most = scores.max(axis=1, initial=-np.inf, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(most), most, 0.0))
+    totals = weights.sum(axis=1, keepdims=True)
+    weights /= np.where(totals > 0, totals, 1.0)
+    return math.sqrt(len(output) / n_rows) * norm(output[rows] - weights @ value)
+
+
+def largest(array: npt.NDArray[np.floating]) -> float:
+    """Largest absolute entry, without a temporary of the size of the array."""
+    return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+
+
+def norm(array: npt.NDArray[np.floating]) -> float:
+    """Frobenius norm, also of numbers whose squares overflow."""
+    most = largest(array)
+    return most * float(np.linalg.norm(array.astype(np.float64) / most)) if most > 0 else 0.0
+
+
+def _longest(points: Array) -> float:
+    """Largest length of a point."""
+    most = largest(points)
+    if most == 0:
+        return 0.0
+    scaled = points.astype(np.float64) / most
+    return most * math.sqrt((scaled * scaled).sum(axis=1).max())

@@ -16,7 +16,7 @@ import pytest
 from approxkmv.cli import info
 from approxkmv.cli.main import main
 
-COMMANDS = ["demo", "matvec", "info", "bench", "paper"]
+COMMANDS = ["demo", "matvec", "spectrum", "info", "bench", "paper"]
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,31 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from approxkmv.cli import bench, demo, info, matvec, paper
+from approxkmv.cli import (
+    attention,
+    bench,
+    demo,
+    diagnose,
+    info,
+    kde,
+    matvec,
+    paper,
+    reproduce,
+    spectrum,
+)
 
-_COMMANDS = {"demo": demo, "matvec": matvec, "info": info, "bench": bench, "paper": paper}
+_COMMANDS = {
+    "demo": demo,
+    "matvec": matvec,
+    "attention": attention,
+    "diagnose": diagnose,
+    "spectrum": spectrum,
+    "reproduce": reproduce,
+    "kde": kde,
+    "info": info,
+    "bench": bench,
+    "paper": paper,
+}
 
 # What a user can mend: a value, a type, a file, a package that is not installed.
 _USER_ERRORS = (ValueError, TypeError, OSError, ImportError)

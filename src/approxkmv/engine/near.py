@@ -4,8 +4,8 @@ A tiling cuts the points into cells along random directions; near points often s
 a cell all pairs of short sketches are compared in a dense tile, and only pairs whose sketches are
 close are looked at in full.
 
-Whatever share of the near pairs is found, the product stays unbiased: found pairs are counted
-exactly, all others are left to the draws. A missed pair costs variance, never bias.
+Whatever share of the near pairs is found, draws are unbiased: found pairs are counted exactly, all
+others are left to the draws. What was missed is estimated, by a tiling more.
 """
 
 from __future__ import annotations
@@ -171,13 +171,14 @@ class Search:
         return Missing(factor * met, factor * (met + self._square_of_a_pair(x)))
 
     def _square_of_a_pair(self, x: Array) -> float:
-        """Mean of K^2 x^2 over near pairs of the pilot rows, each as often as it weighs."""
-        apart = self.pilot.apart
-        squares = self.pilot.near_square[apart] * np.square(
-            x[self.pilot.near_col[apart]], dtype=np.float64
-        )
+        """Mean of K^2 over near pairs of the pilot rows, each as often as it weighs, times x^2."""
+        squares = self.pilot.near_square[self.pilot.apart]
         total = float(squares.sum())
-        return float(np.square(squares).sum()) / total if total > 0 else 0.0
+        if not total > 0:
+            return 0.0
+        return (
+            float(np.square(squares).sum()) / total * float(np.square(x, dtype=np.float64).mean())
+        )
 
     def _sketches(self, query_index: Index32, key_index: Index32) -> Sketches:
         sketcher = make_sketcher(

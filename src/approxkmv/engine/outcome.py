@@ -13,7 +13,7 @@ _SMALLEST_WORK = 6e10
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One unbiased product and its estimated error; squares are summed over the rows."""
+    """A product and its estimated error; squares are summed over the rows."""
 
     y: Array
     variance: float  # estimate of the mean squared error

@@ -32,8 +32,6 @@ _NEAR = 12.0
 _TILING_PAIRS, _NEIGHBOUR_PAIRS = 500, 700
 # Points whose near pairs are worth less than this share of their error allowed are not searched.
 _NOT_SEARCHED = 0.02
-# Where the first round leaves more than this of the near pairs' mass, further ones are hopeless.
-_MOST_MISSED = 0.6
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.6
 _MOST_DRAWS = 4
@@ -119,7 +117,6 @@ def study(
     if missing.at_most > _MOST_MISSING * allowed:
         outcome.reason = "near pairs are too hard to find"
         return None
-    outcome.pairs += search.pairs
     outcome.numbers |= {
         "threshold": pilot.threshold,
         "sketch_dims": search.sketch_dims,
@@ -149,7 +146,8 @@ def sampled(
         return outcome
     n_keys = len(kernel.keys)
     n_pairs = len(kernel.queries) * n_keys
-    allowed, search, forecast = learnt.allowed, learnt.search, learnt.forecast
+    allowed, search = learnt.allowed, learnt.search
+    forecast, missing = learnt.forecast, learnt.missing
     seed, factor = int(rng.integers(2**63)), 1.0
     for attempt in range(_MOST_DRAWS):
         if forecast.cost * factor > 0.8 * n_pairs:
@@ -164,7 +162,7 @@ def sampled(
             learnt.key_tiles,
             learnt.pilot,
             allowed=allowed,
-            missing=learnt.missing,
+            missing=missing,
             most_rows=int(max(_MENDING * forecast.cost * factor, 0.01 * n_pairs) / n_keys),
             delta=delta,
             seed=seed,
@@ -181,9 +179,12 @@ def sampled(
         if sample.left_out > _MOST_LEFT_OUT * allowed and search.n_tilings < _MOST_TILINGS:
             _round(search, _MORE_TILINGS, *search.everywhere, clock)
             forecast = learnt.forecaster(search.found)
+            missing = search.missing(x, forecast.rates.rate)
+            clock.lap("check")
         factor *= 1.3 * min(worst, 3.0)
     else:
         outcome.reason = "the error estimate did not come down"
+    outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
     return outcome
 

@@ -143,7 +143,9 @@ def unseen_error(drawn: Array, exact: Array, variance: Float64, mass: Float64) -
     row has other missed pairs. One of pi such rows is seen: the others have the squared error
     r^2 / (pi r / (K x)) = t r together. It is at least the mass K^2 x^2 / pi = t K x.
     """
-    term = np.sqrt(variance)
+    # The variance of the drawn pair is t^2 (1 - pi), and its mass is pi times that.
+    share = np.divide(mass, variance, out=np.zeros_like(mass), where=variance > 0)
+    term = np.sqrt(variance / np.maximum(1 - share, 0.5))
     lacking = np.maximum(term - np.abs(drawn.astype(np.float64) - exact), 0.0)
     return float(np.maximum(term * lacking, mass).sum())
 

@@ -15,6 +15,7 @@ from approxkmv.paper.assumption import kernel_constant as kernel_constant
 from approxkmv.paper.assumption import order_ratios as order_ratios
 from approxkmv.paper.assumption import prefix_constants as prefix_constants
 from approxkmv.paper.assumption import softmax_constant as softmax_constant
+from approxkmv.paper.attention import paper_attention as paper_attention
 from approxkmv.paper.baseline import kernel_noisy_power_method as kernel_noisy_power_method
 from approxkmv.paper.baseline import kernel_sum as kernel_sum
 from approxkmv.paper.baseline import nonnegative_matvec as nonnegative_matvec

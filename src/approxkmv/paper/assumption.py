@@ -78,15 +78,29 @@ def tail_to_head(log_entries: Iterable[Float], n_head: int) -> TailToHead:
     >>> round(tail_to_head([np.log([[1.0, 0.5], [0.25, 0.5]])], 2).c, 12)
     0.5
     """
-    head = np.empty(0)
-    log_tail = -math.inf
-    for block in log_entries:
-        both = np.concatenate([head, block.ravel()])
-        if len(both) > n_head:
-            both.partition(len(both) - n_head)
-            log_tail = float(np.logaddexp(log_tail, _log_sum(both[: len(both) - n_head])))
-        head = both[-n_head:]
+    head, log_tail = largest_entries(log_entries, n_head)
     return TailToHead(log_tail, _log_sum(head), n_head)
+
+
+def largest_entries(log_entries: Iterable[Float], n_largest: int) -> tuple[Float, float]:
+    """Logarithms of the largest entries, in no order, and of the sum of all others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> largest, log_rest = largest_entries([np.log([[1.0, 0.5], [0.25, 0.25]])], 1)
+    >>> float(np.exp(largest[0])), round(float(np.exp(log_rest)), 12)
+    (1.0, 1.0)
+    """
+    largest = np.empty(0)
+    log_rest = -math.inf
+    for block in log_entries:
+        both = np.concatenate([largest, block.ravel()])
+        if len(both) > n_largest:
+            both.partition(len(both) - n_largest)
+            log_rest = float(np.logaddexp(log_rest, _log_sum(both[: len(both) - n_largest])))
+        largest = both[-n_largest:]
+    return largest, log_rest
 
 
 def _log_sum(logs: Float) -> float:
@@ -105,12 +119,29 @@ def kernel_constant(queries: Array, keys: Array, bandwidth: float) -> TailToHead
     >>> round(ones.c, 12)  # n²/n - 1
     2.0
     """
-    blocks = (log_kernel(part, keys, bandwidth) for part in _row_blocks(queries, len(keys)))
+    blocks = kernel_blocks(queries, keys, bandwidth)
     return tail_to_head(blocks, max(len(queries), len(keys)))
 
 
-def softmax_constant(query: Array, key: Array, scale: float | None = None) -> TailToHead:
+def softmax_constant(
+    query: Array,
+    key: Array,
+    scale: float | None = None,
+    *,
+    is_causal: bool = False,
+    bias: Array | None = None,
+) -> TailToHead:
     """Exact c of the softmax matrix D⁻¹A, whose entries sum to the number of queries (E18).
+
+    Parameters
+    ----------
+    query, key : ndarray of shape (n_queries, n_dims), (n_keys, n_dims)
+    scale : float, optional
+        Of the scores; default d^(-1/2).
+    is_causal : bool
+        Leave later keys out, as a language model does (E19).
+    bias : ndarray of shape (n_queries, n_keys), optional
+        Added to the scaled scores.
 
     Examples
     --------
@@ -118,11 +149,19 @@ def softmax_constant(query: Array, key: Array, scale: float | None = None) -> Ta
     >>> round(softmax_constant(np.zeros((4, 2)), np.zeros((4, 2))).c, 12)
     3.0
     """
-    blocks = (
-        scores - special.logsumexp(scores, axis=1, keepdims=True)
-        for scores in _scores(query, key, scale)
-    )
-    return tail_to_head(blocks, max(len(query), len(key)))
+
+    def blocks() -> Iterator[Float]:
+        first = 0
+        for scores in _scores(query, key, scale):
+            rows = np.arange(first, first + len(scores))
+            first += len(scores)
+            if bias is not None:
+                scores += bias[rows]
+            if is_causal:
+                scores[rows[:, None] < np.arange(len(key))] = -math.inf
+            yield scores - special.logsumexp(scores, axis=1, keepdims=True)
+
+    return tail_to_head(blocks(), max(len(query), len(key)))
 
 
 def attention_constant(query: Array, key: Array, scale: float | None = None) -> TailToHead:
@@ -143,6 +182,12 @@ def _row_blocks(rows: Array, n_columns: int) -> Iterator[Array]:
         yield rows[first : first + step]
 
 
+def kernel_blocks(queries: Array, keys: Array, bandwidth: float) -> Iterator[Float]:
+    """Logarithms of the entries of K, some rows at a time."""
+    for part in _row_blocks(queries, len(keys)):
+        yield log_kernel(part, keys, bandwidth)
+
+
 def _scores(query: Array, key: Array, scale: float | None) -> Iterator[Float]:
     scale = query.shape[1] ** -0.5 if scale is None else scale
     wide = key.astype(np.float64)
@@ -154,7 +199,7 @@ def prefix_constants(queries: Array, keys: Array, bandwidth: float, *, i_min: in
     """Constant c of every leading square K[:i, :i], i from ``i_min`` to n: Experiment (i).
 
     Row and column i arrive together. Only the n largest entries so far can ever be in a later head,
-    so each step merges 2i + 1 new entries with at most n old ones: O(n² log n) in all, O(n) memory.
+    so each step merges 2i + 1 new entries with at most n old ones: O(n²) in all, O(n) memory.
 
     Returns
     -------
@@ -167,18 +212,66 @@ def prefix_constants(queries: Array, keys: Array, bandwidth: float, *, i_min: in
     [1.0, 2.0, 3.0]
     """
     n = min(len(queries), len(keys))
-    largest = np.empty(0)  # the largest entries so far, descending
-    log_sum = -math.inf
-    constants = []
-    for i in range(n):
-        row = log_kernel(queries[i : i + 1], keys[: i + 1], bandwidth)[0]
-        column = log_kernel(queries[:i], keys[i : i + 1], bandwidth)[:, 0]
-        new = np.concatenate([row, column])
-        log_sum = float(np.logaddexp(log_sum, _log_sum(new)))
-        largest = np.sort(np.concatenate([largest, new]))[::-1][:n]
+    arrivals = (
+        np.concatenate(
+            [
+                log_kernel(queries[i : i + 1], keys[: i + 1], bandwidth)[0],
+                log_kernel(queries[:i], keys[i : i + 1], bandwidth)[:, 0],
+            ]
+        )
+        for i in range(n)
+    )
+    return _scan(arrivals, (), n, i_min)
+
+
+def prefix_constants_of_logs(log_entries: Float, *, i_min: int = 50) -> Float:
+    """Constants of all leading squares of matrices that are given as logarithms of their entries.
+
+    Parameters
+    ----------
+    log_entries : ndarray of shape (..., n, n)
+        For instance one matrix for each head of a layer: they are scanned together.
+    i_min : int
+
+    Returns
+    -------
+    ndarray of shape (..., n - i_min + 1)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> prefix_constants_of_logs(np.zeros((2, 3, 3)), i_min=2).round(12).tolist()
+    [[1.0, 2.0], [1.0, 2.0]]
+    """
+    n = log_entries.shape[-1]
+    arrivals = (
+        np.concatenate([log_entries[..., i, : i + 1], log_entries[..., :i, i]], axis=-1)
+        for i in range(n)
+    )
+    return _scan(arrivals, log_entries.shape[:-2], n, i_min)
+
+
+def _scan(arrivals: Iterable[Float], stack: tuple[int, ...], n: int, i_min: int) -> Float:
+    """Constants of growing matrices; step i brings their next 2i + 1 entries, in the last axis.
+
+    All sums are relative to the largest entry so far, which may rise.
+    """
+    constants = np.empty((*stack, max(0, n - i_min + 1)))
+    largest = np.empty((*stack, 0))
+    peak, total = np.full((*stack, 1), -math.inf), np.zeros((*stack, 1))
+    for i, new in enumerate(arrivals):
+        top = np.maximum(peak, new.max(axis=-1, keepdims=True))
+        total = total * np.exp(peak - top) + np.exp(new - top).sum(axis=-1, keepdims=True)
+        peak = top
+        # The i + 1 largest come last, and before them the others that a later head may need.
+        largest = np.concatenate([largest, new], axis=-1)
+        size = largest.shape[-1]
+        largest.partition([max(0, size - n), size - i - 1], axis=-1)
+        largest = largest[..., max(0, size - n) :]
         if i + 1 >= i_min:
-            constants.append(math.expm1(max(0.0, log_sum - _log_sum(largest[: i + 1]))))
-    return np.array(constants)
+            head = np.exp(largest[..., -i - 1 :] - peak).sum(axis=-1, keepdims=True)
+            constants[..., i + 1 - i_min] = np.maximum(total / head - 1, 0.0)[..., 0]
+    return constants
 
 
 @dataclass(frozen=True)
@@ -227,10 +320,7 @@ def order_ratios(queries: Array, keys: Array, bandwidth: float) -> OrderRatios:
     n_entries = len(queries) * len(keys)
     if n_entries < 2 * n:
         raise ValueError(f"the 2n-th largest entry needs 2n = {2 * n} entries, got {n_entries}.")
-    top = np.empty(0)
-    for part in _row_blocks(queries, len(keys)):
-        top = np.concatenate([top, log_kernel(part, keys, bandwidth).ravel()])
-        top = np.partition(top, len(top) - 2 * n)[-2 * n :] if len(top) > 2 * n else top
+    top, _ = largest_entries(kernel_blocks(queries, keys, bandwidth), 2 * n)
     top = np.sort(top)[::-1]
     return OrderRatios(float(top[n - 1] - top[n]), float(top[n - 1] - top[2 * n - 1]))
 

@@ -1,0 +1,157 @@
+// Softmax of one block of queries: scores, running maximum, exponentials, sums of values.
+//
+// The same micro tiles as tile.hpp. What is special to attention is cheap here: keys after the last
+// query of a strip are never scored, so a causal product costs half, and masks are applied to the
+// few scores that live in the first-level cache.
+#pragma once
+
+#include "softmax_tile.hpp"
+#include "tile.hpp"
+
+namespace akmv {
+namespace AKMV_ISA {
+
+// Strips that use a group of keys, or a group of columns of the values, while it is in the
+// first-level cache. With one, both stream from the second level all the time.
+constexpr int kStripsAtOnce = 2;
+
+template <class T>
+static inline void score_strips(const T *queries, const T *panel, std::size_t n_dims, int n_rows,
+                                int width, T *scores) {
+  using S = Simd<T>;
+  for (int first = 0; first < width; first += S::kKeys)
+    for (int strip = 0; strip < n_rows; strip += kRows) {
+      typename S::V acc[kRows][kVectors];
+      micro<T, 1, kRows, false>(queries + std::size_t(strip) * n_dims, panel + std::size_t(first) * n_dims,
+                                n_dims, acc);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+          S::store(scores + (strip + r) * kScoreStride + first + v * S::kWidth, acc[r][v]);
+    }
+}
+
+// products[row, :] += sum_j weights[row, j] * values[j, :] for one strip and one group of columns.
+template <class T>
+static inline void add_values(const T *weights, const T *values, int n_keys, T *products, int stride) {
+  using S = Simd<T>;
+  typename S::V acc[kRows][kVectors];
+  micro<T, kScoreStride, 1, false>(weights, values, std::size_t(n_keys), acc);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      accumulate(products + std::size_t(r) * stride + v * S::kWidth, acc[r][v]);
+}
+
+// Largest of some scores. A NaN may be passed over: its exponential is still NaN.
+template <class T> static inline T largest(const T *scores, int n) {
+  using S = Simd<T>;
+  typename S::V best[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) best[v] = S::load(scores + v * S::kWidth);
+  for (int j = S::kKeys; j < n; j += S::kKeys)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const typename S::V s = S::load(scores + j + v * S::kWidth);
+      best[v] = s > best[v] ? s : best[v];
+    }
+  T lane[S::kWidth];
+  S::store(lane, best[0] > best[1] ? best[0] : best[1]);
+  for (int half = S::kWidth / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+  return lane[0];
+}
+
+// scores[j] = exp(scores[j] - shift); returns their sum.
+template <class T> static inline typename Simd<T>::V exponentials(T *scores, int n, T shift) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  const V top = S::splat(T(0));
+  V sums[kVectors] = {};
+  for (int j = 0; j < n; j += S::kKeys)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const V e = exp<T>(S::load(scores + j + v * S::kWidth) - shift, top);
+      S::store(scores + j + v * S::kWidth, e);
+      sums[v] += e;
+    }
+  return sums[0] + sums[1];
+}
+
+// Scores of keys the row may not see become minus infinity.
+template <class T>
+static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t first, int seen, int width,
+                              T *scores) {
+  constexpr T kNever = -__builtin_huge_val();
+  const std::size_t at = std::size_t(row) * t.mask_stride + first;
+  if (t.added)
+    for (int j = 0; j < seen; ++j) scores[j] += t.added[at + j];
+  if (t.kept)
+    for (int j = 0; j < seen; ++j) scores[j] = t.kept[at + j] ? scores[j] : kNever;
+  for (int j = seen; j < width; ++j) scores[j] = kNever;
+}
+
+// Takes a larger maximum into account; returns what to subtract from the scores of this row.
+template <class T> static inline T raise_maximum(const SoftmaxTile<T> &t, int row, T here) {
+  constexpr int kWidth = Simd<T>::kWidth;
+  const T old = t.row_max[row];
+  const T next = here > old || here != here ? here : old;
+  const T factor = decay(old, next);
+  if (factor != T(1)) {
+    scale_in_place(t.totals + row * kWidth, kWidth, factor);
+    scale_in_place(t.products + std::size_t(row) * t.n_columns, t.n_columns, factor);
+  }
+  t.row_max[row] = next;
+  // A row without any key so far has next = -infinity; its exponentials are all 0.
+  return next - next == T(0) ? next : T(0);
+}
+
+template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  constexpr int kWidth = S::kWidth;
+  const int n_groups = t.n_columns / S::kKeys;
+  // Keys that row `row` sees.
+  const auto visible = [&](int row) -> std::size_t {
+    const std::size_t limit = t.first_row + std::size_t(row) + 1;
+    return t.causal && limit < t.n_real ? limit : t.n_real;
+  };
+
+  for (std::size_t first = 0; first < t.n_keys; first += std::size_t(t.panel_keys)) {
+    const std::size_t left = t.n_keys - first;
+    const int panel_width = left < std::size_t(t.panel_keys) ? int(left) : t.panel_keys;
+    const T *panel = t.keys + first * t.n_dims;
+    for (int start = 0; start < t.n_rows; start += kStripsAtOnce * kRows) {
+      const int rows_left = t.n_rows - start;
+      const int n_rows = rows_left < kStripsAtOnce * kRows ? rows_left : kStripsAtOnce * kRows;
+      const std::size_t most = visible(start + n_rows - 1);
+      if (most <= first) continue;
+      const std::size_t groups = (most - first + S::kKeys - 1) / S::kKeys * S::kKeys;
+      const int width = groups < std::size_t(panel_width) ? int(groups) : panel_width;
+      score_strips<T>(t.queries + std::size_t(start) * t.n_dims, panel, t.n_dims, n_rows, width, t.scores);
+      T shifts[kStripsAtOnce * kRows];
+      for (int r = 0; r < n_rows; ++r) {
+        const std::size_t limit = visible(start + r);
+        const int seen = limit <= first                       ? 0
+                         : limit - first < std::size_t(width) ? int(limit - first)
+                                                              : width;
+        apply_mask(t, start + r, first, seen, width, t.scores + r * kScoreStride);
+        shifts[r] = largest(t.scores + r * kScoreStride, width);
+      }
+      for (int r = 0; r < n_rows; ++r) shifts[r] = raise_maximum(t, start + r, shifts[r]);
+      for (int r = 0; r < n_rows; ++r)
+        accumulate(t.totals + (start + r) * kWidth,
+                   exponentials(t.scores + r * kScoreStride, width, shifts[r]));
+      for (int g = 0; g < n_groups; ++g)
+        for (int strip = 0; strip < n_rows; strip += kRows)
+          add_values(t.scores + strip * kScoreStride,
+                     t.values + (first * n_groups + std::size_t(g) * panel_width) * S::kKeys, width,
+                     t.products + std::size_t(start + strip) * t.n_columns + g * S::kKeys, t.n_columns);
+    }
+  }
+}
+
+}  // namespace AKMV_ISA
+}  // namespace akmv

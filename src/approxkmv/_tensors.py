@@ -1,0 +1,41 @@
+"""Tensors of PyTorch at the edge of functions that work on NumPy arrays; never imports PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def is_tensor(value: object) -> bool:
+    """Whether this is a tensor. Nobody has one without having imported PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def as_array(value: Any, name: str) -> Any:
+    """The array that shares a tensor's memory (bfloat16: a float32 copy); others as they are."""
+    if not is_tensor(value):
+        return value
+    if value.device.type != "cpu":
+        raise ValueError(f"{name} must be on the CPU, got device {value.device}.")
+    torch = sys.modules["torch"]
+    if value.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} requires a gradient, which would be lost here. Use "
+            "approxkmv.torch.scaled_dot_product_attention, or detach the tensor."
+        )
+    plain = value.detach()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+
+
+def as_tensor(array: npt.NDArray[np.floating], inputs: tuple[Any, ...]) -> Any:
+    """The array as a tensor of the common floating type of the tensors among the inputs."""
+    torch = sys.modules["torch"]
+    dtype = None
+    for value in filter(is_tensor, inputs):
+        dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
+    tensor = torch.from_numpy(array)
+    return tensor.to(dtype) if dtype is not None and dtype.is_floating_point else tensor

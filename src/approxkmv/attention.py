@@ -1,0 +1,382 @@
+"""``attention``: softmax attention of many heads, from what the user hands in to the report."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from approxkmv import _check, leaves
+from approxkmv._check import Rng
+from approxkmv._heads import Heads, arrange
+from approxkmv._tensors import as_array, as_tensor, is_tensor
+from approxkmv._threads import default_threads
+from approxkmv._warnings import AssumptionWarning
+from approxkmv.info import AttentionInfo, HeadInfo, Plan
+from approxkmv.leaves import Array, Index
+from approxkmv.rounding import attention_bound, largest, measured_attention_error, norm
+
+METHODS = ("auto", "exact", "sampled", "paper")
+
+
+@overload
+def attention(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    *,
+    scale: float | None = ...,
+    is_causal: bool = ...,
+    attn_mask: npt.ArrayLike | None = ...,
+    enable_gqa: bool = ...,
+    eps: float = ...,
+    delta: float = ...,
+    method: str = ...,
+    rng: Rng = ...,
+    n_threads: int | None = ...,
+    return_info: Literal[False] = ...,
+) -> Any: ...
+@overload
+def attention(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    *,
+    scale: float | None = ...,
+    is_causal: bool = ...,
+    attn_mask: npt.ArrayLike | None = ...,
+    enable_gqa: bool = ...,
+    eps: float = ...,
+    delta: float = ...,
+    method: str = ...,
+    rng: Rng = ...,
+    n_threads: int | None = ...,
+    return_info: Literal[True],
+) -> tuple[Any, AttentionInfo]: ...
+def attention(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    attn_mask: npt.ArrayLike | None = None,
+    enable_gqa: bool = False,
+    eps: float = 0.1,
+    delta: float = 0.05,
+    method: str = "auto",
+    rng: Rng = None,
+    n_threads: int | None = None,
+    return_info: bool = False,
+) -> Any | tuple[Any, AttentionInfo]:
+    r"""Softmax attention :math:`O = D^{-1} A V` with a stated error.
+
+    With :math:`A_{ij} = \exp(s\langle q_i, k_j\rangle + \mathrm{mask}_{ij})` and D the row sums of
+    A, returns O' with :math:`\|O - O'\|_F \le \mathrm{eps}\,\|V\|_F`, for each head separately with
+    probability at least ``1 - delta``.
+
+    Parameters
+    ----------
+    query : array_like or tensor, shape (..., n_queries, n_dims)
+        float32 and float64 are kept as the computing type; float16, bfloat16 and small integers
+        are computed in float32, other real types in float64.
+    key : array_like or tensor, shape (..., n_keys, n_dims)
+    value : array_like or tensor, shape (..., n_keys, n_columns)
+        Leading dimensions of all arrays broadcast. An index of them is a head.
+    scale : float or None
+        s above; None means :math:`1/\sqrt{n\_dims}`.
+    is_causal : bool
+        Query i sees keys 0 to i only, counted from the first key as in PyTorch.
+    attn_mask : array_like or tensor, broadcastable to (..., n_queries, n_keys), or None
+        Truth values, True where a pair counts; or numbers added to the scores, :math:`-\infty`
+        where a pair does not count. May be combined with ``is_causal``.
+    enable_gqa : bool
+        Grouped queries: the third dimension from the end counts heads, and query has a multiple of
+        the heads of key and value.
+    eps : float
+        Error allowed, relative to the Frobenius norm of a head's values. 0 asks for exact.
+    delta : float
+        Probability with which the error of a head may be larger.
+    method : {"auto", "exact", "sampled", "paper"}
+        ``"exact"`` computes every score, in tiles. ``"auto"`` samples the heads where that is
+        predicted to be faster; with a mask it is exact. ``"sampled"`` does the same and warns where
+        it had to compute exactly. ``"paper"`` goes through a Gaussian kernel (Lemma 4.1 of the
+        paper) and the paper's algorithm, column by column; it is there to be studied, takes
+        neither masks nor ``is_causal``, and warns where its guarantee says nothing.
+    rng : None, int or numpy.random.Generator
+        Seed of everything random.
+    n_threads : int or None
+        None: all cores, or the limit set through threadpoolctl.
+    return_info : bool
+        Return ``(output, info)``; measuring the rounding error costs a few rows.
+
+    Returns
+    -------
+    output : ndarray or tensor, shape (..., n_queries, n_columns)
+        A tensor of their common type if query, key or value is one, otherwise an array of the
+        computing type. A query that sees no key gets 0.
+    info : AttentionInfo
+        Only with ``return_info``.
+
+    Notes
+    -----
+    Same seed, version and instruction set give the same bits for any number of threads. A row of
+    exact attention does not depend on the other queries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import approxkmv as akmv
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((2, 8, 100, 64))  # 2 texts, 8 heads, 100 tokens
+    >>> key, value = rng.standard_normal((2, 2, 2, 100, 64))  # 2 heads each, shared by 4
+    >>> output, info = akmv.attention(
+    ...     query, key, value, is_causal=True, enable_gqa=True, return_info=True
+    ... )
+    >>> output.shape, info.method, info.pairs
+    ((2, 8, 100, 64), 'exact', 80800)
+    >>> bool(np.allclose(output[..., 0, :], np.repeat(value, 4, axis=1)[..., 0, :]))
+    True
+    """
+    inputs = query, key, value
+    names = "query", "key", "value"
+    arrays = [_check.matrices(as_array(a, n), n) for a, n in zip(inputs, names, strict=True)]
+    mask = None if attn_mask is None else _check.mask(as_array(attn_mask, "attn_mask"))
+    scale = None if scale is None else _check.number(scale, "scale")
+    is_causal = _check.truth(is_causal, "is_causal")
+    enable_gqa = _check.truth(enable_gqa, "enable_gqa")
+    eps = _check.tolerance(eps)
+    delta = _check.probability(delta)
+    method = _check.one_of(method, "method", METHODS)
+    generator = _check.generator(rng)
+    n_threads = _check.threads(n_threads)
+    for array, name in zip(arrays, names, strict=True):
+        _check.finite(array, name)
+    dtype = np.result_type(*arrays)
+    computing = _wide_enough(arrays[0], arrays[1], 1.0 if scale is None else scale, dtype)
+    q, k, v = (a.astype(computing, copy=False) for a in arrays)
+    if mask is not None and mask.dtype != np.bool_:
+        with np.errstate(over="ignore"):  # -1e300 is as good as -infinity
+            mask = mask.astype(computing, copy=False)
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    heads = arrange(q, k, v, mask, enable_gqa)
+    output, info = _Run(heads, scale, is_causal, eps, delta, generator, n_threads)(
+        method, report=return_info
+    )
+    output = output.astype(dtype, copy=False)
+    result = as_tensor(output, inputs) if any(map(is_tensor, inputs)) else output
+    return (result, info) if return_info else result
+
+
+class _Run:
+    """One call: heads and options, all checked."""
+
+    def __init__(
+        self,
+        heads: Heads,
+        scale: float,
+        is_causal: bool,
+        eps: float,
+        delta: float,
+        rng: np.random.Generator,
+        n_threads: int | None,
+    ) -> None:
+        self.heads = heads
+        self.scale = scale
+        self.is_causal = is_causal
+        self.eps = eps
+        self.delta = delta
+        self.rng = rng
+        self.n_threads = n_threads
+        shape = (len(heads), heads.n_queries, heads.values.shape[2])
+        self.output = np.empty(shape, heads.values.dtype)
+        self.infos: dict[int, HeadInfo] = {}
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, method: str, *, report: bool) -> tuple[Array, AttentionInfo]:
+        reason = "every pair is computed"
+        if method == "paper" and self.eps > 0:
+            reason = "Lemma 4.1 and ApproxKMV (Algorithm 3), as asked"
+            self.by_the_paper()
+        elif method in ("auto", "sampled"):
+            reason = self.sample()
+        left = np.array([h for h in range(len(self.heads)) if h not in self.infos], np.int64)
+        if method == "sampled" and len(left):
+            warnings.warn(
+                f"{len(left)} of {len(self.heads)} heads were computed exactly: {reason}.",
+                AssumptionWarning,
+                stacklevel=3,
+            )
+        self.compute(left, report=report)
+        shape = (*self.heads.shape, *self.output.shape[1:])
+        return self.output.reshape(shape), self.info(reason)
+
+    def sample(self) -> str:
+        """Sample the heads where it pays; why the others are left."""
+        if self.eps == 0:
+            return "no error is allowed"
+        if self.heads.mask is not None:
+            return "masks are applied exactly"
+        if self.pairs_exact == 0:
+            return "there are no pairs"
+        from approxkmv.engine.attention import sampled_attention
+
+        start = time.perf_counter()
+        # A seed for each head: what is drawn for one does not depend on the others.
+        seeds = self.rng.integers(2**63, size=len(self.heads))
+        for head in range(len(self.heads)):
+            found = sampled_attention(
+                *self.heads.points(head),
+                scale=self.scale,
+                is_causal=self.is_causal,
+                eps=self.eps,
+                delta=self.delta,
+                rng=np.random.default_rng(int(seeds[head])),
+                n_threads=self.n_threads,
+            )
+            if found is not None:
+                self.output[head] = found.output
+                self.report(head, "sampled", found.error_estimate, found.pairs, found.numbers)
+        self.seconds["sampled"] = time.perf_counter() - start
+        others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"
+        return f"{len(self.infos)} of {len(self.heads)} heads sampled{others}"
+
+    def compute(self, heads: Index, *, report: bool) -> None:
+        """Exact attention of these heads."""
+        if not len(heads):
+            return
+        start = time.perf_counter()
+        values, exponent = _scaled_values(self.heads.values, self.heads.n_keys)
+        sums = replace(self.heads, values=values).exact(
+            heads, scale=self.scale, is_causal=self.is_causal, n_threads=self.n_threads
+        )
+        self.output[heads] = np.ldexp(sums.out, exponent) if exponent else sums.out
+        done = time.perf_counter()
+        self.seconds["exact"] = done - start
+        for head in heads.tolist():
+            error = self.measured_error(head) if report else None
+            self.report(head, "exact", error, self.pairs_exact, {}, full=report)
+        if report:
+            self.seconds["report"] = time.perf_counter() - done
+
+    def by_the_paper(self) -> None:
+        """Every head through the Gaussian kernel."""
+        from approxkmv.paper.attention import paper_attention
+
+        if self.heads.mask is not None or self.is_causal:
+            raise ValueError('method="paper" takes neither attn_mask nor is_causal=True.')
+        if self.scale <= 0:
+            raise ValueError(f'method="paper" needs a positive scale, got {self.scale!r}.')
+        if self.pairs_exact == 0:
+            return
+        start = time.perf_counter()
+        for head in range(len(self.heads)):
+            self.output[head], pairs, numbers = paper_attention(
+                *self.heads.points(head),
+                scale=self.scale,
+                eps=self.eps,
+                delta=self.delta,
+                rng=self.rng,
+                n_threads=self.n_threads,
+            )
+            self.report(head, "paper", self.measured_error(head), pairs, numbers)
+        self.seconds["paper"] = time.perf_counter() - start
+
+    @property
+    def pairs_exact(self) -> int:
+        """Scores that exact attention needs for a head."""
+        n_queries, n_keys = self.heads.n_queries, self.heads.n_keys
+        if not self.is_causal:
+            return n_queries * n_keys
+        below = min(n_queries, n_keys)
+        return below * (below + 1) // 2 + (n_queries - below) * n_keys
+
+    def report(
+        self,
+        head: int,
+        method: str,
+        error: float | None,
+        pairs: int,
+        numbers: Mapping[str, object],
+        *,
+        full: bool = True,
+    ) -> None:
+        """Keep what was done for a head; errors and norms are divided by that of its values."""
+        value = self.heads.points(head)[2]
+        length = output_norm = mean_error = 0.0
+        bound = None
+        if full:
+            length = norm(value)
+            output = self.output[head].astype(np.float64)
+            mean = value.mean(axis=0, dtype=np.float64) if len(value) else 0.0
+            output_norm = _ratio(norm(output), length)
+            mean_error = _ratio(norm(output - mean), length)
+            bound = attention_bound(self.heads, head, self.scale) if method == "exact" else None
+        self.infos[head] = HeadInfo(
+            method,
+            None if error is None else _ratio(error, length),
+            bound,
+            pairs,
+            self.pairs_exact,
+            output_norm,
+            mean_error,
+            dict(numbers),
+        )
+
+    def measured_error(self, head: int) -> float:
+        """Estimate of |O - O'|_F from a few rows."""
+        return measured_attention_error(
+            self.heads, head, self.scale, self.is_causal, self.output[head], self.rng
+        )
+
+    def info(self, reason: str) -> AttentionInfo:
+        """The report of all heads."""
+        infos = tuple(self.infos[head] for head in range(len(self.heads)))
+        methods = {info.method for info in infos} or {"exact"}
+        method = methods.pop() if len(methods) == 1 else "mixed"
+        numbers = {
+            "heads": len(infos),
+            "scale": self.scale,
+            "dtype": str(self.heads.keys.dtype),
+            "isa": leaves.ISA,
+            "n_threads": self.n_threads or default_threads(),
+        }
+        confidence = 1.0 if method == "exact" else 1 - self.delta
+        return AttentionInfo(method, Plan(method, reason, numbers), infos, confidence, self.seconds)
+
+
+def _wide_enough(
+    query: Array, key: Array, scale: float, dtype: np.dtype[np.floating]
+) -> np.dtype[np.floating]:
+    """The computing type, or float64 where scores of float32 would overflow."""
+    n_dims = query.shape[-1]
+    reach = math.prod(largest(a) for a in (query, key)) * n_dims * max(abs(scale), 1.0)
+    if reach <= float(np.finfo(dtype).max) / 4:
+        return dtype
+    if dtype == np.float32 and reach <= float(np.finfo(np.float64).max) / 4:
+        return np.dtype(np.float64)
+    raise ValueError(
+        f"query and key must be small enough for their products, got entries up to "
+        f"{largest(query):g} and {largest(key):g}."
+    )
+
+
+def _scaled_values(values: Array, n_keys: int) -> tuple[Array, int]:
+    """Values so small that sums of them are finite, and the exponent of two taken out."""
+    most = largest(values)
+    if most * max(n_keys, 1) <= float(np.finfo(values.dtype).max) / 4:
+        return values, 0
+    exponent = math.frexp(most)[1]
+    return np.ldexp(values, -exponent), exponent
+
+
+def _ratio(a: float, b: float) -> float:
+    """Quotient a / b; with b = 0 all values are 0, and so is the output."""
+    return a / b if b > 0 else a

@@ -1,0 +1,269 @@
+"""Softmax attention of one head from drawn keys, with an estimate of its error.
+
+Promise: ``|O - O'|_F <= eps |V|_F`` with probability at least ``1 - delta``, where O is the exact
+output. A few rows of each block of queries are computed exactly; they tell which keys matter to the
+block, so how often each key should be drawn, and whether drawing pays at all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from approxkmv.engine.attention_mean import mean_output
+from approxkmv.engine.attention_order import every_nth, order_blocks, pilot_rows
+from approxkmv.engine.attention_rates import solve_rate
+from approxkmv.engine.sample import spread
+from approxkmv.leaves import (
+    Array,
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionHead,
+    AttentionRates,
+    Index,
+    Index32,
+    Smoothing,
+    attention_draw,
+    attention_pilot,
+    squared_norms,
+)
+
+# Below this many pairs the exact output takes less time than finding out about the head.
+_FEWEST_PAIRS = 2**22
+# Rows of each block that are computed exactly: some to plan with, others to check with.
+_PILOT_ROWS, _CHECK_ROWS = 2, 2
+# One block in so many is tried first, to give up early where sampling cannot pay.
+_FIRST_LOOK, _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 16, 6, 4.0
+# What a drawn pair costs in exact ones: keys are gathered, squared terms summed.
+_SAMPLED_PAIR = 1.4
+_SMOOTHING = Smoothing(
+    check_rows=0,
+    plan_guard=0.2,
+    guard=0.5,
+    narrow=16,
+    wide=256,
+    raw_share=0.3,
+    wide_share=0.2,
+    floor_share=0.01,
+)
+_LEAST_DRAWS = 32.0
+# The variance aimed at leaves room for the spread of the error and for a wrong prediction.
+_AIM = 0.5
+_MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
+# Fewer rows are checked than would be needed to believe that the variance is much too large; and
+# where it is far out (rows whose one heavy key was not drawn), it says nothing.
+_LEAST_RATIO, _MOST_RATIO = 0.7, 100.0
+_MOST_OF_EXACT, _HOPELESS = 0.75, 0.85
+
+
+@dataclass(frozen=True, eq=False)
+class SampledAttention:
+    """Output of one head, its estimated Frobenius error, and what was done for it."""
+
+    output: Array
+    error_estimate: float
+    pairs: int
+    numbers: dict[str, object]
+    seconds: dict[str, float]
+
+
+def sampled_attention(
+    query: Array,  # (m, d)
+    key: Array,  # (n, d)
+    value: Array,  # (n, dv)
+    *,
+    scale: float,
+    is_causal: bool,
+    eps: float,
+    delta: float,
+    rng: np.random.Generator,
+    n_threads: int | None,
+) -> SampledAttention | None:
+    """Attention of one head within ``eps * |V|_F``; None where computing every pair is better."""
+    n_pairs = _pairs_seen(len(query), len(key), is_causal)
+    if n_pairs < _FEWEST_PAIRS:
+        return None
+    clock = time.perf_counter()
+    seconds: dict[str, float] = {}
+
+    def lap(stage: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        seconds[stage] = seconds.get(stage, 0.0) + now - clock
+        clock = now
+
+    head, furthest = _prepare(query, key, value, scale, n_threads)
+    zero = np.zeros(value.shape[1])
+    squares = squared_norms(value, zero, head.value_factor, n_threads=n_threads)
+    allowed = eps**2 * float(squares.sum())
+    if furthest == 0:  # every value is the centre, and so is every output
+        return SampledAttention(_all_mean(head), 0.0, 0, {"mean_of_values": True}, seconds)
+    if not is_causal:
+        mean = mean_output(head, allowed, rng, n_threads)
+        lap("mean")
+        if mean is not None:
+            output = _all_mean(head)
+            output[mean.rows] = mean.outputs
+            return SampledAttention(
+                output,
+                math.sqrt(mean.squared_error) / head.value_factor,
+                mean.pairs,
+                {"mean_of_values": True},
+                seconds,
+            )
+    blocks = order_blocks(query, key, is_causal=is_causal, rng=rng)
+    sizes = np.diff(blocks.start)
+    band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
+    lap("order")
+    few = every_nth(blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
+    part = few.start[-1] / len(query)
+    seed = int(rng.integers(2**63))
+    trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
+    if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
+        return None
+    _, error = trial.draw(trial.rate.rate, delta, seed, 0)
+    lap("first look")
+    if error.upper > _HOPELESS_TRIAL * part * allowed:
+        return None
+    plan = _Plan(head, blocks, allowed, _CHECK_ROWS, rng, n_threads)
+    lap("pilot")
+    pairs = int(_seen(plan.rows, len(key), is_causal).sum())
+    numbers: dict[str, object] = {
+        "blocks": len(sizes),
+        "pilot_rows": len(plan.rows),
+        "predicted_share_of_pairs": (plan.rate.pairs + band) / n_pairs,
+    }
+    rate, predicted, spent = plan.rate.rate, plan.rate.pairs, 0.0
+    for attempt in range(_MOST_DRAWS):
+        if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
+            return None
+        draws, error = plan.draw(rate, delta, seed, attempt + 1)
+        lap("draw")
+        drawn = int((draws.n_drawn * sizes).sum())
+        pairs += drawn
+        spent += _SAMPLED_PAIR * drawn
+        worst = error.upper / allowed
+        if worst <= 1:
+            break
+        if worst > _HOPELESS_ERROR:
+            return None  # heavy keys differ from row to row: drawing more of all would not help
+        factor = 1.3 * worst
+        rate, predicted = rate * factor, min(predicted * factor, float(n_pairs))
+    else:
+        return None
+    draws.out[plan.rows] = plan.pilot.outputs
+    numbers |= {"draws": attempt + 1, "share_of_pairs": pairs / n_pairs}
+    output = _moved_back(head, draws.out)
+    lap("draw")
+    return SampledAttention(
+        output, math.sqrt(error.variance) / head.value_factor, pairs, numbers, seconds
+    )
+
+
+class _Error(NamedTuple):
+    """Estimated squared error, and what it stays below at the confidence asked for."""
+
+    variance: float
+    upper: float
+
+
+class _Plan:
+    """Some rows of each block computed exactly, and the rate for half the error allowed."""
+
+    def __init__(
+        self,
+        head: AttentionHead,
+        blocks: AttentionBlocks,
+        allowed: float,
+        check_rows: int,
+        rng: np.random.Generator,
+        n_threads: int | None,
+    ) -> None:
+        self.head, self.blocks, self.n_threads = head, blocks, n_threads
+        self.rows = pilot_rows(blocks, _PILOT_ROWS + check_rows, rng)
+        smoothing = _SMOOTHING._replace(check_rows=check_rows)
+        self.pilot = attention_pilot(head, blocks, self.rows, smoothing, n_threads=n_threads)
+        self.rate = solve_rate(blocks, self.pilot, _AIM * allowed, n_threads=n_threads)
+        shape = len(blocks.band_start), _PILOT_ROWS + check_rows
+        outputs = self.pilot.outputs.reshape(*shape, -1)
+        self.near = outputs.mean(axis=1)
+        self.checks = self.rows.reshape(shape)[:, _PILOT_ROWS:].ravel()
+        self.checked = outputs[:, _PILOT_ROWS:].reshape(len(self.checks), -1)
+
+    def draw(
+        self, rate: float, delta: float, seed: int, stream: int
+    ) -> tuple[AttentionDraws, _Error]:
+        """Draw keys for every block at this rate, and say how large the error is.
+
+        The draws tell their own variance to first order. What that misses (keys that were never
+        drawn, noisy denominators) is measured on rows computed exactly but not planned with.
+        """
+        rates = AttentionRates(
+            self.pilot.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
+        )
+        draws = attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
+        known = ~np.isnan(draws.variance)
+        bound = float(draws.bound[known].sum())
+        share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
+        per_row = share * draws.bound
+        per_block = np.add.reduceat(per_row[self.blocks.query_order], self.blocks.start[:-1])
+        errors = draws.out[self.checks] - self.checked
+        measured = (errors.astype(np.float64) ** 2).sum(axis=1)
+        predicted = float(per_row[self.checks].sum())
+        variance = float(per_block.sum())
+        if measured.sum() > _MOST_RATIO * predicted:
+            variance = len(self.blocks.query_order) * float(measured.mean())
+        elif predicted > 0:
+            variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
+        return draws, _Error(variance, variance * spread(per_block, delta))
+
+
+def _pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:
+    if not is_causal:
+        return n_queries * n_keys
+    square = min(n_queries, n_keys)
+    return square * (square + 1) // 2 + (n_queries - square) * n_keys
+
+
+def _seen(rows: Index32, n_keys: int, is_causal: bool) -> Index:
+    return np.minimum(rows + np.int64(1), n_keys) if is_causal else np.full(len(rows), n_keys)
+
+
+def _prepare(
+    query: Array, key: Array, value: Array, scale: float, n_threads: int | None
+) -> tuple[AttentionHead, float]:
+    """Keys and values around their means, values of at most unit size; softmax does not change.
+
+    Also how far the values are from their mean, at most.
+    """
+    key_centre = key[:: max(1, len(key) // 1024)].mean(axis=0, dtype=np.float64)
+    # The centre of the values is subtracted in their own precision.
+    value_centre = value.mean(axis=0, dtype=np.float64).astype(value.dtype).astype(np.float64)
+    furthest = math.sqrt(float(squared_norms(value, value_centre, 1.0, n_threads=n_threads).max()))
+    exponent = -math.frexp(furthest)[1] if furthest > 0 else 0
+    head = AttentionHead(
+        query,
+        key,
+        value,
+        scale,
+        np.zeros(query.shape[1]),
+        key_centre,
+        value_centre,
+        math.ldexp(1.0, exponent),
+    )
+    return head, furthest
+
+
+def _moved_back(head: AttentionHead, output: Array) -> Array:
+    output *= output.dtype.type(1 / head.value_factor)
+    output += head.value_centre.astype(output.dtype)
+    return output
+
+
+def _all_mean(head: AttentionHead) -> Array:
+    shape = len(head.queries), head.values.shape[1]
+    return np.broadcast_to(head.value_centre, shape).astype(head.values.dtype)

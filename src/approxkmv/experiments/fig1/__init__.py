@@ -1,0 +1,1 @@
+"""Figure 1: the largest ratio c of every head, BERT."""

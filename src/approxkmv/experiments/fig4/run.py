@@ -1,0 +1,16 @@
+"""Measure what figure 4 needs."""
+
+from __future__ import annotations
+
+from approxkmv.experiments.fig4.plot import outcome
+from approxkmv.experiments.heads import head_tables, measure_heads
+from approxkmv.experiments.outcome import Outcome
+from approxkmv.experiments.setup import Setup
+
+
+def run(setup: Setup) -> Outcome:
+    """Measure the texts that are not on record yet, then plot all of them."""
+    settings = setup.settings("fig4")
+    choices = setup.models.choose(settings["models"])
+    measure_heads(setup, choices)
+    return outcome(head_tables(setup, choices), settings)

@@ -1,0 +1,216 @@
+r"""The Gaussian kernel matrix for GPyTorch and ``linear_operator``, never stored, with gradients.
+
+:class:`GaussianKernelLinearOperator` is the matrix; :class:`RBFKernel` is the covariance module
+that makes it, in the place of ``gpytorch.kernels.RBFKernel``. Products are exact, computed by the
+compiled loops on the CPU. So are gradients with respect to points, bandwidth and right-hand side:
+they are products of the same matrix with the right-hand side times coordinates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from approxkmv.product import matvec
+
+try:
+    import gpytorch  # type: ignore[import-untyped]
+    import torch
+    from linear_operator.operators import LinearOperator  # type: ignore[import-untyped]
+except ImportError as missing:
+    raise ImportError(
+        'approxkmv.gpytorch needs GPyTorch. Install it with: pip install "approxkmv[gpytorch]"'
+    ) from missing
+
+__all__ = ["GaussianKernelLinearOperator", "RBFKernel"]
+
+Tensor = torch.Tensor
+# Columns of one product in the backward pass: enough to hide the cost of the kernel values.
+_COLUMNS = 256
+
+
+class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
+    r"""Matrix :math:`\exp(-\|(x_{1,i} - x_{2,j}) / \sigma\|^2 / 2)` that is never stored.
+
+    Parameters
+    ----------
+    x1 : Tensor, shape (..., n, n_dims)
+        Points of the rows, on the CPU.
+    x2 : Tensor, shape (..., m, n_dims)
+        Points of the columns.
+    bandwidth : Tensor, shape (), (1, 1), (1, n_dims) or (..., 1, 1 or n_dims)
+        :math:`\sigma`, one for all dimensions or one for each.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from approxkmv.gpytorch import GaussianKernelLinearOperator
+    >>> points = torch.linspace(0, 1, 500, dtype=torch.float64)[:, None]
+    >>> bandwidth = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    >>> K = GaussianKernelLinearOperator(points, points, bandwidth)
+    >>> total = (K @ torch.ones(500, dtype=torch.float64)).sum()
+    >>> total.backward()
+    >>> bool(bandwidth.grad > 0)  # a wider kernel adds up to more
+    True
+    """
+
+    def __init__(self, x1: Tensor, x2: Tensor, bandwidth: Tensor) -> None:
+        for name, tensor in (("x1", x1), ("x2", x2), ("bandwidth", bandwidth)):
+            if tensor.device.type != "cpu":
+                raise ValueError(f"{name} must be on the CPU, got a tensor on {tensor.device}.")
+        if x1.dim() < 2 or x2.dim() < 2 or x1.shape[-1] != x2.shape[-1]:
+            raise ValueError(
+                "x1 and x2 must have one point per row and the same number of columns, "
+                f"got shapes {tuple(x1.shape)} and {tuple(x2.shape)}."
+            )
+        scale = bandwidth.reshape(1, 1) if bandwidth.dim() == 0 else bandwidth
+        if scale.dim() < 2 or scale.shape[-2] != 1 or scale.shape[-1] not in (1, x1.shape[-1]):
+            raise ValueError(
+                f"bandwidth must have shape (), (1, 1) or (1, {x1.shape[-1]}), with leading batch "
+                f"axes if need be, got {tuple(bandwidth.shape)}."
+            )
+        batch = _batch_shape(x1, x2, scale)
+        # The base class keeps its arguments and differentiates with respect to them.
+        x1, x2, scale = (_expanded(t, batch) for t in (x1, x2, scale))
+        super().__init__(x1, x2, scale)
+        self.x1, self.x2, self.bandwidth = x1, x2, scale
+
+    def _size(self) -> torch.Size:
+        return torch.Size([*self.x1.shape[:-1], self.x2.shape[-2]])
+
+    def _transpose_nonbatch(self) -> GaussianKernelLinearOperator:
+        return GaussianKernelLinearOperator(self.x2, self.x1, self.bandwidth)
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        columns = rhs[..., None] if rhs.dim() == 1 else rhs
+        batch = _batch_shape(self.x1, columns)
+        operands = (self.x1 / self.bandwidth, self.x2 / self.bandwidth, columns)
+        flat = [_expanded(t, batch).reshape(batch.numel(), *t.shape[-2:]) for t in operands]
+        y = torch.stack([_Product.apply(*parts) for parts in zip(*flat, strict=True)])  # type: ignore[no-untyped-call]
+        y = y.reshape(*batch, *y.shape[-2:])
+        return y[..., 0] if rhs.dim() == 1 else y
+
+    def _diagonal(self) -> Tensor:
+        return _entries(self.x1, self.x2, self.bandwidth)
+
+    def _get_indices(self, row_index: Any, col_index: Any, *batch_indices: Any) -> Tensor:
+        rows, columns, scale = ((*batch_indices, i) for i in (row_index, col_index, 0))
+        return _entries(self.x1[rows], self.x2[columns], self.bandwidth[scale])
+
+    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
+        rows, columns = (*batch_indices, row_index), (*batch_indices, col_index)
+        if not all(isinstance(index, slice) for index in (*rows, col_index)):
+            return super()._getitem(row_index, col_index, *batch_indices)
+        return GaussianKernelLinearOperator(
+            self.x1[rows], self.x2[columns], self.bandwidth[batch_indices]
+        )
+
+
+class RBFKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+    """Gaussian kernel for GPyTorch models, whose matrix is never stored.
+
+    Takes the arguments of ``gpytorch.kernels.RBFKernel``, ``ard_num_dims`` and ``batch_shape``
+    among them; ``lengthscale`` is the bandwidth.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from approxkmv.gpytorch import RBFKernel
+    >>> covariance = RBFKernel()
+    >>> covariance.lengthscale = 0.5
+    >>> points = torch.rand(100, 3)
+    >>> covariance(points).shape
+    torch.Size([100, 100])
+    """
+
+    has_lengthscale = True
+
+    def forward(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        diag: bool = False,
+        last_dim_is_batch: bool = False,
+        **params: Any,
+    ) -> Tensor | LinearOperator:
+        """The matrix of two point sets, or its diagonal."""
+        if last_dim_is_batch:
+            x1, x2 = (x.transpose(-1, -2).unsqueeze(-1) for x in (x1, x2))
+        bandwidth = self.lengthscale
+        if last_dim_is_batch:
+            bandwidth = bandwidth.unsqueeze(-3)
+        if diag:
+            return _entries(x1, x2, bandwidth)
+        if bandwidth.dim() > 2 and bandwidth.shape[:-2].numel() == 1:
+            bandwidth = bandwidth.reshape(bandwidth.shape[-2:])
+        return GaussianKernelLinearOperator(x1, x2, bandwidth)
+
+
+class _Product(torch.autograd.Function):
+    r"""y = K r for points in units of the bandwidth, with its exact gradients.
+
+    With g the gradient of y: r gets :math:`K^T g`; point i of the rows gets :math:`\sum_c g_{ic}
+    \sum_j K_{ij} r_{jc} (z_j - z_i)`, products of K with columns; points of the columns get the
+    same with :math:`K^T`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x1: Tensor, x2: Tensor, r: Tensor) -> Tensor:
+        ctx.save_for_backward(x1, x2, r)
+        return _times(x1, x2, r)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x1, x2, r = ctx.saved_tensors
+        needs_x1, needs_x2, needs_r = ctx.needs_input_grad
+        return (
+            _pull(x1, x2, g, r) if needs_x1 else None,
+            _pull(x2, x1, r, g) if needs_x2 else None,
+            _times(x2, x1, g) if needs_r else None,
+        )
+
+
+def _batch_shape(*tensors: Tensor) -> torch.Size:
+    """Common batch shape of stacks of matrices."""
+    shapes = [t.shape[:-2] for t in tensors]
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _expanded(t: Tensor, batch: torch.Size) -> Tensor:
+    return t if t.shape[:-2] == batch else t.expand(*batch, *t.shape[-2:])
+
+
+def _pull(x1: Tensor, x2: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Row i: the sum over j of (left right^T)_ij K_ij (x2_j - x1_i)."""
+    # The two terms cancel where points are near each other and far from the origin.
+    centre = x2.mean(dim=0) if len(x2) else x2.new_zeros(x2.shape[-1])
+    x1, x2 = x1 - centre, x2 - centre
+    coordinates = torch.cat([x2, x2.new_ones(len(x2), 1)], dim=1)
+    total = torch.zeros_like(x1)
+    step = max(1, _COLUMNS // coordinates.shape[1])
+    for first in range(0, right.shape[1], step):
+        part = slice(first, first + step)
+        weighted = (right[:, part, None] * coordinates[:, None]).flatten(1)
+        sums = _times(x1, x2, weighted).reshape(len(x1), -1, coordinates.shape[1])
+        total += torch.einsum("ic,icd->id", left[:, part], sums[..., :-1])
+        total -= torch.einsum("ic,ic->i", left[:, part], sums[..., -1])[:, None] * x1
+    return total
+
+
+def _times(x1: Tensor, x2: Tensor, r: Tensor) -> Tensor:
+    """K r with bandwidth 1, in the type of r."""
+    y = matvec(
+        x1.detach().numpy(),
+        x2.detach().numpy(),
+        r.detach().numpy(),
+        bandwidth=1.0,
+        method="exact",
+        check_finite=False,
+    )
+    return torch.from_numpy(np.ascontiguousarray(y)).to(r.dtype)
+
+
+def _entries(x1: Tensor, x2: Tensor, bandwidth: Tensor) -> Tensor:
+    """Kernel values of points in pairs."""
+    return ((x1 - x2) / bandwidth).square().sum(dim=-1).mul(-0.5).exp()

@@ -1,0 +1,17 @@
+"""Estimators with the interface of scikit-learn.
+
+Needs scikit-learn: ``pip install "approxkmv[sklearn]"``.
+"""
+
+from __future__ import annotations
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'approxkmv.sklearn needs scikit-learn. Install it with: pip install "approxkmv[sklearn]"'
+    ) from error
+
+from approxkmv.sklearn.density import KernelDensity as KernelDensity
+from approxkmv.sklearn.ridge import GaussianProcessRegressor as GaussianProcessRegressor
+from approxkmv.sklearn.ridge import KernelRidge as KernelRidge

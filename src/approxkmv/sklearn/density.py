@@ -1,0 +1,207 @@
+"""``KernelDensity``: log-densities that hold in high dimension."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from approxkmv import _check
+from approxkmv._warnings import AssumptionWarning
+from approxkmv.engine.density import FittedSums, fit_sums
+from approxkmv.leaves import Array, Float64
+from approxkmv.sklearn._rng import generator
+
+METHODS = ("auto", "exact", "sampled")
+_TYPES = [np.float64, np.float32]
+
+
+class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Kernel density estimation with the Gaussian kernel, in the log domain, in any dimension.
+
+    The interface is that of :class:`sklearn.neighbors.KernelDensity`. A row's answer depends on the
+    row and on what was fitted, never on the other rows of a call: everything random is drawn in
+    ``fit``.
+
+    Parameters
+    ----------
+    bandwidth : float, "scott" or "silverman"
+        :math:`\sigma` of the kernel, or the rule that finds it from the numbers of samples and
+        features.
+    rtol : float
+        Error allowed to a log-density, in nats. 0 asks for exact answers.
+    floor : float or None
+        Log-density below which answers need not be told apart: a row that is found to lie below is
+        given a value below ``floor``, without a promise about its error. None: there is no floor,
+        and the promise holds for every row.
+    method : {"auto", "exact", "sampled"}
+        ``"exact"`` sums over every sample. ``"auto"`` looks at a few rows in ``fit`` and sums near
+        samples exactly and a draw of the others, where that is predicted to be faster; every row
+        whose draw does not settle it within ``rtol`` is computed exactly. ``"sampled"`` does the
+        same and warns where it had to fall back to exact answers altogether.
+    random_state : None, int, Generator or RandomState
+        Seed of everything drawn in ``fit``.
+    n_threads : int or None
+        None: all cores, or the limit set through threadpoolctl.
+
+    Attributes
+    ----------
+    bandwidth_ : float
+        The bandwidth used.
+    floor_ : float
+        Log-density above which the error is controlled; minus infinity where ``floor`` is None.
+    method_ : str
+        ``"exact"`` or ``"sampled"``: what was chosen.
+    plan_ : Plan
+        Every number chosen in ``fit``, and why.
+    n_features_in_ : int
+        Number of features seen in ``fit``.
+
+    Notes
+    -----
+    Signed weights have no density; use :func:`approxkmv.matvec`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from approxkmv.sklearn import KernelDensity
+    >>> X = np.random.default_rng(0).standard_normal((500, 64))
+    >>> model = KernelDensity(bandwidth=0.5).fit(X)
+    >>> model.score_samples(X[:1]).round(1)  # its own kernel alone: -log(500) - 64 log(0.5 ...)
+    array([-20.7])
+    """
+
+    def __init__(
+        self,
+        bandwidth: float | str = 1.0,
+        *,
+        rtol: float = 0.1,
+        floor: float | None = None,
+        method: str = "auto",
+        random_state: Any = None,
+        n_threads: int | None = None,
+    ) -> None:
+        self.bandwidth = bandwidth
+        self.rtol = rtol
+        self.floor = floor
+        self.method = method
+        self.random_state = random_state
+        self.n_threads = n_threads
+
+    def fit(
+        self,
+        X: npt.ArrayLike,
+        y: object = None,
+        sample_weight: npt.ArrayLike | float | None = None,
+    ) -> KernelDensity:
+        """Take the samples, and draw what is random.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_samples, n_features)
+            Samples; float32 and float64 are the computing types.
+        y : ignored
+        sample_weight : array_like, shape (n_samples,), float or None
+            Not negative; samples of weight 0 are left out.
+        """
+        points = validate_data(self, X, dtype=_TYPES, order="C")
+        rtol = _check.tolerance(self.rtol, "rtol")
+        method = _check.one_of(self.method, "method", METHODS)
+        floor = -math.inf if self.floor is None else _check.number(self.floor, "floor")
+        rng = generator(self.random_state)
+        n_threads = _check.threads(self.n_threads)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(
+                sample_weight, points, dtype=np.float64, ensure_non_negative=True
+            )
+            kept = weights > 0
+            if not kept.any():
+                raise ValueError("sample_weight must have a positive entry, but all are 0.")
+            # A density does not depend on the scale of the weights, the range of a float does.
+            points, weights = points[kept], weights[kept] / weights.max()
+        self.bandwidth_ = _bandwidth(self.bandwidth, *points.shape)
+        self._log_volume = self._log_norm(points, weights)
+        self._sums: FittedSums = fit_sums(
+            points,
+            weights,
+            self.bandwidth_,
+            rtol=rtol,
+            log_floor=floor + self._log_volume,
+            method=method,
+            rng=rng,
+            n_threads=n_threads,
+        )
+        self.floor_ = floor
+        self.method_ = self._sums.plan.method
+        self.plan_ = self._sums.plan
+        if method == "sampled" and self.method_ == "exact":
+            warnings.warn(
+                f"Densities will be computed exactly: {self.plan_.reason}.",
+                AssumptionWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def score_samples(self, X: npt.ArrayLike) -> Float64:
+        """Log-density at each row of X.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_queries, n_features)
+            Where to evaluate; computed in the type of the fitted samples.
+        """
+        check_is_fitted(self)
+        queries = validate_data(self, X, dtype=self._sums.keys.dtype, order="C", reset=False)
+        return np.asarray(self._sums.log_row_sums(queries) - self._log_volume)
+
+    def score(self, X: npt.ArrayLike, y: object = None) -> float:
+        """Total log-density of X.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_queries, n_features)
+            Where to evaluate.
+        y : ignored
+        """
+        return float(self.score_samples(X).sum())
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Draw from the estimated density.
+
+        Parameters
+        ----------
+        n_samples : int
+            How many.
+        random_state : None, int, Generator or RandomState
+            Seed of the draw.
+        """
+        check_is_fitted(self)
+        rng = generator(random_state)
+        keys, weights = self._sums.keys, self._sums.weights
+        share = None if weights is None else weights / weights.sum()
+        chosen = keys[rng.choice(len(keys), _check.count(n_samples, "n_samples"), p=share)]
+        noise = self.bandwidth_ * rng.standard_normal(chosen.shape)
+        return (chosen + noise).astype(keys.dtype)
+
+    def _log_norm(self, points: Array, weights: Float64 | None) -> float:
+        """Logarithm of what the sum of weighted kernel values is divided by."""
+        total = len(points) if weights is None else float(weights.sum())
+        n_dims = points.shape[1]
+        return math.log(total) + float(n_dims * np.log(self.bandwidth_ * math.sqrt(2 * math.pi)))
+
+
+def _bandwidth(rule: Any, n: int, d: int) -> float:
+    if rule == "scott":
+        return float(n ** (-1 / (d + 4)))
+    if rule == "silverman":
+        return float((n * (d + 2) / 4) ** (-1 / (d + 4)))
+    if isinstance(rule, numbers.Real):
+        return _check.positive(rule, "bandwidth")
+    raise ValueError(f"bandwidth must be a number, 'scott' or 'silverman', got {rule!r}.")

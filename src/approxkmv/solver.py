@@ -1,0 +1,362 @@
+"""``solve``: (K + noise I) x = b by conjugate gradients, with a residual that can be trusted.
+
+Iterations run on the operator they are given, which may be approximate. Their own residual says
+how well *that* operator's system is solved. So it is never reported: after each run of the
+iterations the residual is computed anew, by an exact product of higher precision, and what is left
+is solved for again. Where that no longer helps, the noise of the operator is reached.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.linalg import LinearOperator
+
+from approxkmv import _check
+from approxkmv._check import Rng
+from approxkmv._warnings import AccuracyWarning
+from approxkmv.exact import prepare
+from approxkmv.leaves import Array, Float64, Index
+from approxkmv.nystroem import Preconditioner, pivoted_cholesky
+from approxkmv.operator import GaussianKernel
+
+PRECONDITIONERS = ("nystroem", "none")
+
+# Four times the root of n: at n = 40,000 and d = 8 the factor then costs about two products with K.
+_RANK_PER_ROOT = 4
+# A refinement that does not at least halve the residual will not reach the tolerance either.
+_PROGRESS = 0.5
+# Inner runs aim below the tolerance, because the operator's own residual flatters.
+_INNER = 0.5
+
+Step = Callable[[int, float], object]
+
+
+@dataclass(frozen=True)
+class SolveInfo:
+    """Report of one solve.
+
+    Attributes
+    ----------
+    residual : float
+        ``|b - (K + noise I) x| / |b|``, the largest of the columns, from a product that does not
+        share the operator's errors (see ``independent``).
+    converged : bool
+        Whether ``residual <= tol``.
+    reason : str
+        Why it stopped, in a sentence.
+    n_iter : int
+        Iterations, all refinements together.
+    n_refinements : int
+        How often what was left was solved for again.
+    history : tuple of float
+        The operator's own relative residual after each iteration (largest column): how it went, not
+        how good it is.
+    rank : int
+        Columns in the preconditioner.
+    independent : bool
+        False if the operator's points are not known, so that the residual could only be computed
+        with the operator itself.
+    seconds : mapping
+        Wall-clock seconds of each stage.
+    """
+
+    residual: float
+    converged: bool
+    reason: str
+    n_iter: int
+    n_refinements: int
+    history: tuple[float, ...]
+    rank: int
+    independent: bool
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        spent = ", ".join(f"{name} {value:.3g} s" for name, value in self.seconds.items())
+        kind = "" if self.independent else " (by the operator itself)"
+        return "\n".join(
+            [
+                f"solve: {self.reason}",
+                f"  residual      {self.residual:.3g} of |b|{kind}",
+                f"  iterations    {self.n_iter}, refinements {self.n_refinements}, "
+                f"preconditioner of rank {self.rank}",
+                f"  time          {spent}",
+            ]
+        )
+
+
+@overload
+def solve(
+    K: LinearOperator,
+    b: npt.ArrayLike,
+    *,
+    noise: float | npt.ArrayLike,
+    tol: float = ...,
+    max_iter: int = ...,
+    preconditioner: str | None = ...,
+    rank: int | None = ...,
+    rng: Rng = ...,
+    callback: Step | None = ...,
+    return_info: Literal[False] = ...,
+) -> Float64: ...
+@overload
+def solve(
+    K: LinearOperator,
+    b: npt.ArrayLike,
+    *,
+    noise: float | npt.ArrayLike,
+    tol: float = ...,
+    max_iter: int = ...,
+    preconditioner: str | None = ...,
+    rank: int | None = ...,
+    rng: Rng = ...,
+    callback: Step | None = ...,
+    return_info: Literal[True],
+) -> tuple[Float64, SolveInfo]: ...
+def solve(
+    K: LinearOperator,
+    b: npt.ArrayLike,
+    *,
+    noise: float | npt.ArrayLike,
+    tol: float = 1e-5,
+    max_iter: int = 1000,
+    preconditioner: str | None = "nystroem",
+    rank: int | None = None,
+    rng: Rng = None,
+    callback: Step | None = None,
+    return_info: bool = False,
+) -> Float64 | tuple[Float64, SolveInfo]:
+    r"""Solve :math:`(K + \mathrm{noise}\,I)\,x = b` without storing K.
+
+    Parameters
+    ----------
+    K : GaussianKernel or LinearOperator, shape (n, n)
+        Symmetric and, up to its error, positive semidefinite, with equal entries on the diagonal.
+    b : array_like, shape (n,) or (n, n_columns)
+        Columns are solved together, which costs little more than one.
+    noise : float or array_like, shape (n,)
+        Positive; an array stands for a diagonal matrix.
+    tol : float
+        Residual allowed, relative to the length of b, for every column.
+    max_iter : int
+        Most iterations, each of which is one product with K.
+    preconditioner : {"nystroem", None}
+        Low-rank approximation of K, from ``rank`` of its columns.
+    rank : int or None
+        None: four times the root of n.
+    rng : None, int or numpy.random.Generator
+        Seed of the columns picked.
+    callback : callable or None
+        Called as ``callback(n_iter, residual)`` after each iteration with the operator's own
+        residual.
+    return_info : bool
+        Return ``(x, info)``.
+
+    Returns
+    -------
+    x : ndarray, float64, of the shape of b
+    info : SolveInfo
+        Only with ``return_info``.
+
+    Warns
+    -----
+    AccuracyWarning
+        Where the residual, computed independently of the operator, stayed above ``tol``: at the
+        noise floor of an approximate operator or of its floating type, or after ``max_iter``.
+
+    Notes
+    -----
+    For a :class:`~approxkmv.GaussianKernel` the residual is computed exactly, in double precision.
+    For any other operator only its own product is at hand, and the report says so.
+
+    Examples
+    --------
+    >>> import numpy as np, approxkmv as akmv
+    >>> rng = np.random.default_rng(0)
+    >>> points = rng.standard_normal((500, 4))
+    >>> b = np.sin(points[:, 0])
+    >>> K = akmv.GaussianKernel(points, bandwidth=1.5)
+    >>> x, info = akmv.solve(K, b, noise=0.1, rng=0, return_info=True)
+    >>> info.converged, bool(info.residual <= 1e-5)
+    (True, True)
+    >>> bool(np.linalg.norm(K @ x + 0.1 * x - b) <= 1e-5 * np.linalg.norm(b))
+    True
+    """
+    if not isinstance(K, LinearOperator):
+        raise TypeError(f"K must be a LinearOperator, got {type(K).__name__}.")
+    n = K.shape[0]
+    if K.shape != (n, n):
+        raise ValueError(f"K must be square, got shape {K.shape}.")
+    if isinstance(K, GaussianKernel) and K._kernel.queries is not K._kernel.keys:
+        raise ValueError("K must be symmetric: a GaussianKernel with keys=None.")
+    right = _check.vector(b, n, "b", "row").astype(np.float64)
+    _check.finite(right, "b")
+    diagonal = _noise(noise, n)
+    tol = _check.positive(tol, "tol")
+    max_iter = _check.count(max_iter, "max_iter")
+    kind = _check.one_of(preconditioner or "none", "preconditioner", PRECONDITIONERS)
+    rank = min(n, _check.count(rank, "rank") if rank is not None else _default_rank(n))
+    generator = _check.generator(rng)
+
+    start = time.perf_counter()
+    columns = right[:, None] if right.ndim == 1 else right
+    precondition = _preconditioner(K, diagonal, rank if kind == "nystroem" else 0, generator)
+    prepared = time.perf_counter()
+    run = _Run(K, diagonal, precondition, callback)
+    x, residual, reason = _refined(run, _independent(K), columns, tol, max_iter)
+    done = time.perf_counter()
+    converged = residual <= tol
+    if not converged:
+        warnings.warn(
+            f"The residual is {residual:.2g} of |b|, above tol={tol:g}: {reason}.",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    answer = x[:, 0] if right.ndim == 1 else x
+    if not return_info:
+        return answer
+    return answer, SolveInfo(
+        residual=residual,
+        converged=converged,
+        reason=reason,
+        n_iter=len(run.history),
+        n_refinements=run.n_runs - 1,
+        history=tuple(run.history),
+        rank=precondition.rank,
+        independent=isinstance(K, GaussianKernel),
+        seconds={"preconditioner": prepared - start, "iterations": done - prepared},
+    )
+
+
+def _refined(
+    run: _Run, product: Callable[[Float64], Array], b: Float64, tol: float, max_iter: int
+) -> tuple[Float64, float, str]:
+    """Iterate, compute the residual independently, and solve for what is left."""
+    norms = np.linalg.norm(b, axis=0)
+    norms[norms == 0] = 1.0
+    x, left = np.zeros_like(b), b
+    residual = float((np.linalg.norm(left, axis=0) / norms).max(initial=0.0))
+    while residual > tol:
+        if len(run.history) >= max_iter:
+            return x, residual, f"stopped after max_iter={max_iter} iterations"
+        inner = _INNER * tol * norms / np.maximum(np.linalg.norm(left, axis=0), tol * norms)
+        trial = x + run.solve(left, inner, max_iter - len(run.history), residual)
+        left_now = b - (product(trial) + run.noise * trial)
+        before, now = residual, float((np.linalg.norm(left_now, axis=0) / norms).max())
+        if now < before:
+            x, left, residual = trial, left_now, now
+        if residual > tol and now > _PROGRESS * before and len(run.history) < max_iter:
+            return x, residual, "stopped at the noise floor of the operator"
+    return x, residual, "the residual is within the tolerance"
+
+
+class _Run:
+    """Conjugate gradients: operator, noise, preconditioner, and how it went."""
+
+    def __init__(
+        self,
+        K: LinearOperator,
+        noise: Float64,
+        precondition: Preconditioner,
+        callback: Step | None,
+    ) -> None:
+        self.K, self.noise, self.precondition = K, noise[:, None], precondition
+        self.callback = callback
+        self.history: list[float] = []
+        self.n_runs = 0
+
+    def solve(self, b: Float64, tol: Float64, max_iter: int, scale: float) -> Float64:
+        """Columns of x with residuals below ``tol`` times those of b, by the operator's word."""
+        self.n_runs += 1
+        goal = tol * np.linalg.norm(b, axis=0)
+        longest = float(np.linalg.norm(b, axis=0).max())
+        x, left = np.zeros_like(b), b.copy()
+        z = self.precondition(left)
+        direction, rho = z.copy(), np.einsum("ij,ij->j", left, z)
+        active = np.linalg.norm(left, axis=0) > goal
+        for _ in range(max_iter):
+            if not active.any():
+                break
+            image = self._product(direction[:, active])
+            curvature = np.einsum("ij,ij->j", direction[:, active], image)
+            # An operator with errors can be indefinite: such a column has reached its noise floor.
+            good = curvature > 0
+            active[np.flatnonzero(active)[~good]] = False
+            step = rho[active] / curvature[good]
+            x[:, active] += step * direction[:, active]
+            left[:, active] -= step * image[:, good]
+            norms = np.linalg.norm(left, axis=0)
+            self._step(scale * float(norms.max()) / longest)
+            active &= norms > goal
+            z = self.precondition(left[:, active])
+            rho_now = np.einsum("ij,ij->j", left[:, active], z)
+            direction[:, active] = z + (rho_now / rho[active]) * direction[:, active]
+            rho[active] = rho_now
+        return x
+
+    def _product(self, v: Float64) -> Float64:
+        return np.asarray(self.K @ v, dtype=np.float64) + self.noise * v
+
+    def _step(self, residual: float) -> None:
+        self.history.append(residual)
+        if self.callback is not None:
+            self.callback(len(self.history), residual)
+
+
+def _preconditioner(
+    K: LinearOperator, noise: Float64, rank: int, rng: np.random.Generator
+) -> Preconditioner:
+    n = K.shape[0]
+    if rank == 0:
+        return Preconditioner(np.zeros((n, 0)), noise)
+    if isinstance(K, GaussianKernel):
+        points, bandwidth = K._kernel.queries, K.bandwidth
+        n_threads = K._kernel.n_threads
+
+        def columns(j: Index) -> Array:
+            kernel = prepare(points, points[j], bandwidth, n_threads=n_threads)
+            return kernel.product(np.eye(len(j), dtype=points.dtype)).out
+
+        diagonal = np.ones(n)
+    else:
+
+        def columns(j: Index) -> Array:
+            unit = np.zeros((n, len(j)))
+            unit[j, np.arange(len(j))] = 1.0
+            return np.asarray(K @ unit)
+
+        diagonal = np.full(n, float(columns(np.zeros(1, np.int64))[0, 0]))
+    return Preconditioner(pivoted_cholesky(columns, diagonal, rank, rng), noise)
+
+
+def _independent(K: LinearOperator) -> Callable[[Float64], Array]:
+    """A product that does not share the operator's errors, where its points are known."""
+    if not isinstance(K, GaussianKernel):
+        return lambda x: np.asarray(K @ x)
+    points = K._kernel.queries.astype(np.float64)
+    kernel = prepare(points, points, K.bandwidth, n_threads=K._kernel.n_threads)
+    return lambda x: kernel.product(np.ascontiguousarray(x)).out
+
+
+def _noise(noise: Any, n: int) -> Float64:
+    if np.ndim(noise) == 0:
+        return np.full(n, _check.positive(noise, "noise"))
+    array = _check.vector(noise, n, "noise", "row").astype(np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"noise must be a number or have shape ({n},), got shape {array.shape}.")
+    _check.finite(array, "noise")
+    if not (array > 0).all():
+        at = int(np.argmax(~(array > 0)))
+        raise ValueError(f"noise must be positive, but noise[{at}] is {array[at]}.")
+    return array
+
+
+def _default_rank(n: int) -> int:
+    return math.ceil(_RANK_PER_ROOT * math.sqrt(n))

@@ -1,0 +1,246 @@
+"""Attention for PyTorch: a custom operator with gradients that ``torch.compile`` understands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError(
+        'approxkmv.torch needs PyTorch. Install it with: pip install "approxkmv[torch]"'
+    ) from error
+
+from approxkmv.attention import attention
+
+__all__ = ["scaled_dot_product_attention"]
+
+Tensor = torch.Tensor
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    eps: float = 0.1,
+    delta: float = 0.05,
+    method: str = "auto",
+    rng: int = 0,
+    n_threads: int | None = None,
+) -> Tensor:
+    r"""Drop-in for :func:`torch.nn.functional.scaled_dot_product_attention` with a stated error.
+
+    Arguments up to ``enable_gqa`` are PyTorch's, the others those of :func:`approxkmv.attention`.
+    Works on CPU tensors, under ``torch.compile(fullgraph=True)`` and ``torch.vmap``.
+
+    Parameters
+    ----------
+    query, key, value : torch.Tensor
+        Shapes (..., n_queries, d), (..., n_keys, d), (..., n_keys, n_columns).
+    attn_mask : torch.Tensor, optional
+        Truth values, True where a pair counts, or numbers added to the scores.
+    dropout_p : float
+        Must be 0.
+    is_causal : bool
+        Query i sees keys 0 to i. Not together with ``attn_mask``.
+    scale : float, optional
+        Default :math:`1/\sqrt d`.
+    enable_gqa : bool
+        Grouped queries.
+    eps, delta, method, n_threads
+        See :func:`approxkmv.attention`.
+    rng : int
+        A seed: the same call gives the same output.
+
+    Returns
+    -------
+    torch.Tensor
+
+    Notes
+    -----
+    The gradient is that of exact attention at the given inputs, whatever ``method`` was used
+    forward; it is computed with PyTorch and holds the matrix of weights in memory. Unlike
+    PyTorch's, this function refuses NaN and infinity, except -infinity in a mask.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from approxkmv.torch import scaled_dot_product_attention
+    >>> query = key = value = torch.eye(2)
+    >>> scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
+    tensor([[1.0000, 0.0000],
+            [0.2689, 0.7311]])
+    """
+    if dropout_p != 0:
+        raise ValueError(f"dropout_p must be 0: dropout is not supported, got {dropout_p}.")
+    if attn_mask is not None and is_causal:
+        raise ValueError("attn_mask must be None where is_causal=True, as in PyTorch.")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}.")
+    if scale is None:
+        scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    return torch.ops.approxkmv.attention(  # type: ignore[no-any-return]
+        query,
+        key,
+        value,
+        attn_mask,
+        is_causal,
+        scale,
+        enable_gqa,
+        eps,
+        delta,
+        method,
+        rng,
+        n_threads,
+    )
+
+
+@torch.library.custom_op(
+    "approxkmv::attention",
+    mutates_args=(),
+    schema="(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
+    "float scale, bool enable_gqa, float eps, float delta, str method, int rng, "
+    "int? n_threads) -> Tensor",
+)
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+    eps: float,
+    delta: float,
+    method: str,
+    rng: int,
+    n_threads: int | None,
+) -> Tensor:
+    with torch.no_grad():
+        output: Tensor = attention(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+            eps=eps,
+            delta=delta,
+            method=method,
+            rng=rng,
+            n_threads=n_threads,
+        )
+    return output
+
+
+@_attention.register_fake
+def _fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+    *options: object,
+) -> Tensor:
+    """The shape and type of the output."""
+    leads = [
+        query.shape[:-2],
+        _heads_of(query, key, enable_gqa),
+        _heads_of(query, value, enable_gqa),
+    ]
+    if attn_mask is not None:
+        leads.append(attn_mask.shape[:-2])
+    dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    lead = torch.broadcast_shapes(*leads)  # type: ignore[no-untyped-call]
+    shape = (*lead, query.shape[-2], value.shape[-1])
+    return query.new_empty(shape, dtype=dtype)
+
+
+def _heads_of(query: Tensor, points: Tensor, enable_gqa: bool) -> Sequence[int]:
+    """Leading dimensions of keys or values once every head of the queries has its own."""
+    lead = points.shape[:-2]
+    return (*lead[:-1], query.shape[-3]) if enable_gqa else lead
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    query, key, value, attn_mask, ctx.is_causal, ctx.scale, ctx.enable_gqa, *_ = inputs
+    ctx.save_for_backward(query, key, value, attn_mask)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradient of exact attention: P is the softmax matrix, S the scores.
+
+    dV = P' dO,  dP = dO V',  dS = P * (dP - rowsum(dP * P)),  dQ = s dS K,  dK = s dS' Q.
+    """
+    query, key, value, attn_mask = ctx.saved_tensors
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    q, k, v, grad = (tensor.to(wide) for tensor in (query, key, value, grad))
+    if ctx.enable_gqa:
+        k = k.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+        v = v.repeat_interleave(query.shape[-3] // value.shape[-3], dim=-3)
+    weights = _weights(q, k, attn_mask, ctx.is_causal, ctx.scale)
+    to_weights = grad @ v.mT
+    to_scores = weights * (to_weights - (to_weights * weights).sum(dim=-1, keepdim=True))
+    grads: list[Tensor | None] = [
+        (ctx.scale * (to_scores @ k)).sum_to_size(query.shape).to(query.dtype),
+        _summed(ctx.scale * (to_scores.mT @ q), key, ctx.enable_gqa),
+        _summed(weights.mT @ grad, value, ctx.enable_gqa),
+        None,
+    ]
+    if attn_mask is not None and ctx.needs_input_grad[3]:
+        grads[3] = to_scores.sum_to_size(attn_mask.shape).to(attn_mask.dtype)
+    return (*grads, *[None] * 8)
+
+
+def _weights(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> Tensor:
+    """The softmax matrix; rows that see no key are 0."""
+    scores = scale * (query @ key.mT)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        never = torch.tensor(-math.inf, dtype=scores.dtype, device=scores.device)
+        scores = torch.where(mask, scores, never) if mask.dtype == torch.bool else scores + mask
+    unseen = torch.isneginf(scores).all(dim=-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(unseen, 0.0), dim=-1).masked_fill(unseen, 0.0)
+
+
+def _summed(grad: Tensor, points: Tensor, enable_gqa: bool) -> Tensor:
+    """Add up the gradients of heads that share keys or values."""
+    if enable_gqa:
+        n_groups = points.shape[-3]
+        shape = (*grad.shape[:-3], n_groups, grad.shape[-3] // n_groups, *grad.shape[-2:])
+        grad = grad.reshape(shape).sum(dim=-3)
+    return grad.sum_to_size(points.shape).to(points.dtype)
+
+
+_attention.register_autograd(_backward, setup_context=_save)
+
+
+@_attention.register_vmap
+def _vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    """One more leading dimension; the others are lined up behind it."""
+    points, dims = args[:4], in_dims[:4]
+    ranks = [p.dim() - (d is not None) for p, d in zip(points, dims, strict=True) if p is not None]
+    moved = []
+    for tensor, dim in zip(points, dims, strict=True):
+        if tensor is None or dim is None:
+            moved.append(tensor)
+            continue
+        front = tensor.movedim(dim, 0)
+        missing = max(ranks) - (front.dim() - 1)
+        moved.append(front.reshape(front.shape[0], *[1] * missing, *front.shape[1:]))
+    return torch.ops.approxkmv.attention(*moved, *args[4:]), 0

@@ -1,0 +1,208 @@
+"""transformers models with our attention: the same numbers as eager, or a clear refusal.
+
+Models are tiny and random. With two layers a wrong row reaches every later one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from approxkmv import huggingface
+
+NAME = "approxkmv-exact"
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = {**SIZES, "vocab_size": 99, "intermediate_size": 48, "max_position_embeddings": 64}
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(0)
+    if name == "BERT":
+        return transformers.BertModel(transformers.BertConfig(**TEXT)).eval()
+    if name == "Llama":
+        config = transformers.LlamaConfig(**TEXT, num_key_value_heads=2, pad_token_id=0)
+        return transformers.LlamaForCausalLM(config).eval()
+    if name == "GPT-2":
+        config = transformers.GPT2Config(
+            n_embd=32, n_layer=2, n_head=4, vocab_size=99, n_positions=64
+        )
+        return transformers.GPT2LMHeadModel(config).eval()
+    if name == "Mistral":
+        config = transformers.MistralConfig(**TEXT, num_key_value_heads=2, sliding_window=8)
+        return transformers.MistralForCausalLM(config).eval()
+    assert name == "ViT"
+    config = transformers.ViTConfig(**SIZES, intermediate_size=48, image_size=16, patch_size=4)
+    return transformers.ViTModel(config).eval()
+
+
+def tokens(n: int = 12) -> torch.Tensor:
+    return torch.randint(1, 99, (3, n), generator=torch.Generator().manual_seed(0))
+
+
+def both(model: Any, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """First output with eager attention and with ours."""
+    outputs = []
+    huggingface.register(NAME, method="exact")
+    for implementation in ("eager", NAME):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            outputs.append(model(**inputs)[0])
+    return outputs[0], outputs[1]
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "GPT-2"])
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+def test_language_models(name: str, padding: str) -> None:
+    ids = tokens()
+    mask = torch.ones_like(ids)
+    if padding == "left":
+        mask[0, :5] = mask[1, :1] = 0
+    if padding == "right":
+        mask[0, 7:] = mask[1, 11:] = 0
+    eager, ours = both(build(name), input_ids=ids, attention_mask=mask)
+    seen = mask.bool()  # what a padded position holds is nobody's business
+    assert (eager - ours)[seen].abs().max() < 1e-5
+    assert torch.isfinite(ours).all()
+
+
+def test_padding_matters() -> None:
+    """The test above can fail: without the mask the numbers differ by more."""
+    ids, model = tokens(), build("Llama")
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    with_mask = both(model, input_ids=ids, attention_mask=mask)[1]
+    without = both(model, input_ids=ids)[1]
+    assert (with_mask - without)[0, 5:].abs().max() > 1e-3
+
+
+def test_vision_model() -> None:
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    eager, ours = both(build("ViT"), pixel_values=pixels)
+    assert (eager - ours).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-2"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_with_padding(name: str, cache: str) -> None:
+    """Greedy decoding of a padded batch gives the tokens of eager, whatever the cache."""
+    model = build(name)
+    ids = tokens(6)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = mask[2, :1] = 0
+    huggingface.register(NAME, method="exact")
+    texts = []
+    for implementation in ("eager", NAME):
+        model.set_attn_implementation(implementation)
+        texts.append(
+            model.generate(
+                ids,
+                attention_mask=mask,
+                max_new_tokens=8,
+                do_sample=False,
+                pad_token_id=0,
+                cache_implementation=None if cache == "dynamic" else "static",
+                disable_compile=True,
+            )
+        )
+    assert torch.equal(*texts)
+
+
+def test_training_has_gradients() -> None:
+    model = build("Llama")
+    ids = tokens()
+    grads = []
+    for implementation in ("eager", huggingface.register(NAME, method="exact")):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        grads.append(model.model.layers[0].self_attn.q_proj.weight.grad.clone())
+    assert (grads[0] - grads[1]).abs().max() < 1e-6 + 1e-4 * grads[0].abs().max()
+
+
+def test_sliding_window_only_where_it_does_nothing() -> None:
+    model = build("Mistral")
+    eager, ours = both(model, input_ids=tokens(8))
+    assert (eager - ours).abs().max() < 1e-5
+    with pytest.raises(ValueError, match="sliding window of 8, shorter than the 9 keys"):
+        both(model, input_ids=tokens(9))
+
+
+def test_position_bias_is_refused() -> None:
+    config = transformers.T5Config(
+        d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=99
+    )
+    model = transformers.T5EncoderModel(config).eval()
+    model.set_attn_implementation(huggingface.register(NAME, method="exact"))
+    with pytest.raises(ValueError, match="position_bias"):
+        model(input_ids=tokens())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"softcap": 30.0},
+        {"s_aux": torch.zeros(4)},
+        {"position_bias": torch.zeros(1)},
+        {"cu_seq_lens_q": torch.zeros(2)},
+        {"output_attentions": True},
+        {"something_new": 1},
+    ],
+)
+def test_unknown_arguments_are_refused(change: dict[str, Any]) -> None:
+    q = torch.zeros(1, 4, 5, 8)
+    with pytest.raises(ValueError, match=f"Linear passes {next(iter(change))} to attention"):
+        huggingface.attention_forward(torch.nn.Linear(1, 1), q, q, q, None, options={}, **change)
+
+
+def test_harmless_arguments_are_not() -> None:
+    q = torch.randn(1, 4, 5, 8)
+    output, weights = huggingface.attention_forward(
+        torch.nn.Linear(1, 1),
+        q,
+        q,
+        q,
+        None,
+        options={},
+        position_ids=q,
+        use_cache=True,
+        softcap=None,
+    )
+    assert output.shape == (1, 5, 4, 8)
+    assert weights is None
+
+
+def test_dropout_is_refused() -> None:
+    config = transformers.LlamaConfig(**TEXT, attention_dropout=0.1)
+    model = transformers.LlamaForCausalLM(config).train()
+    model.set_attn_implementation(huggingface.register(NAME, method="exact"))
+    with pytest.raises(ValueError, match="dropout_p must be 0"):
+        model(input_ids=tokens())
+
+
+def test_options_are_those_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two names may have different options."""
+    import approxkmv.torch as face
+
+    seen = []
+
+    def recorded(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        seen.append(options["eps"])
+        return torch.zeros(*query.shape[:-1], value.shape[-1])
+
+    monkeypatch.setattr(face, "scaled_dot_product_attention", recorded)
+    model = build("ViT")
+    pixels = torch.zeros(1, 3, 16, 16)
+    for name, eps in (("approxkmv-a", 0.3), ("approxkmv-b", 0.01)):
+        model.set_attn_implementation(huggingface.register(name, eps=eps))
+        model(pixel_values=pixels)
+    assert seen == [0.3, 0.3, 0.01, 0.01]
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r'pip install "approxkmv\[transformers\]"'):
+        huggingface.register()
