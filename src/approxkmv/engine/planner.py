@@ -37,8 +37,9 @@ _AIM = 0.6
 _MOST_DRAWS = 4
 # Rows that may be mended, as a share of what the draws cost.
 _MENDING = 0.7
-_MOST_LEFT_OUT = 0.3
-_MOST_MISSING = 0.3
+# Of the squared error allowed: what near pairs that were not found may take before more is
+# searched, as the tiling more tells and as the draws tell.
+_MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,7 @@ def study(
         missing = search.missing(x, forecast.rates.rate)
         clock.lap("check")
     if missing.at_most > _MOST_MISSING * allowed:
+        outcome.pairs += search.pairs
         outcome.reason = "near pairs are too hard to find"
         return None
     outcome.numbers |= {
