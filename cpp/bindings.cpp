@@ -75,7 +75,8 @@ template <class Loop> void run(Loop loop) {
     nb::gil_scoped_release released;
     finished = loop(Poll(interrupted));
   }
-  if (!finished) throw nb::python_error();
+  // A Ctrl-C seen after the last task leaves its exception set though every task has run.
+  if (!finished || PyErr_Occurred()) throw nb::python_error();
 }
 
 template <class T> T *data_or_null(const std::optional<Vector<T>> &array) {

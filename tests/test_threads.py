@@ -285,6 +285,30 @@ print("ok")
 """
 
 
+def test_signal_in_the_last_task(run_python: Callable[..., str]) -> None:
+    """An exception of a handler is raised though the loop had nothing left to stop.
+
+    All pairs are one task here, so the handler runs after it, with every task done.
+    """
+    out = run_python(
+        """
+import signal, numpy as np
+from approxkmv import leaves
+def handler(*_):
+    raise TimeoutError("late")
+points = np.ones((64, 20_000), np.float32)
+pairs = np.arange(1 << 14) % 64
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+try:
+    leaves.pair_kernel(points, points, pairs, pairs, 1.0, n_threads=1)
+except TimeoutError as error:
+    print(error)
+"""
+    )
+    assert out.split() == ["late"]
+
+
 def test_out_of_memory(run_python: Callable[..., str]) -> None:
     """Too little memory gives MemoryError, no abort; the library works before and after."""
     assert run_python(OUT_OF_MEMORY) == "ok\n"
