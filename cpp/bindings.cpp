@@ -75,8 +75,7 @@ template <class Loop> void run(Loop loop) {
     nb::gil_scoped_release released;
     finished = loop(Poll(interrupted));
   }
-  // A Ctrl-C seen after the last task leaves its exception set though every task has run.
-  if (!finished || PyErr_Occurred()) throw nb::python_error();
+  if (!finished) throw nb::python_error();
 }
 
 template <class T> T *data_or_null(const std::optional<Vector<T>> &array) {
@@ -249,14 +248,12 @@ template <class T>
 nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const double> query_shift, Vector<const double> key_shift,
                           Vector<const double> centre, double factor, T slope, bool differences,
-                          Int32s rows, Int32s key_order, Int64s tile_start, Vector<const T> x, T floor,
-                          Matrix<double> products, Matrix<double> squares, const std::string &isa,
-                          int n_threads) {
+                          Int32s rows, Int32s key_order, Int64s tile_start, T floor,
+                          Matrix<double> squares, const std::string &isa, int n_threads) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const PilotRows<T> pilot{rows.data(),       rows.shape(0),     key_order.data(),
-                           tile_start.data(), tile_start.shape(0) - 1, x.data(),
-                           floor,             products.data(),   squares.data()};
+                           tile_start.data(), tile_start.shape(0) - 1, floor, squares.data()};
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); });
@@ -347,22 +344,22 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const double> query_shift, Vector<const double> key_shift,
                           Vector<const double> centre, double factor, T slope, bool differences,
                           Int32s query_order, Int64s block_start, Int32s key_order, Int64s tile_start,
-                          Matrix<const float> rate, Vector<const double> prefix, std::uint64_t seed,
+                          Matrix<const float> rate, Vector<const T> size, Vector<const double> prefix, std::uint64_t seed,
                           std::uint64_t stream, Int64s found_indptr, Int32s found_cols,
-                          Vector<const float> found_values, Vector<const T> x, Vector<T> out,
+                          Vector<const float> found_values, Matrix<const T> x, Matrix<T> out,
                           Vector<double> variance, Vector<double> mass, Vector<std::int64_t> n_drawn,
                           const std::string &isa, int n_threads) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
-  const DrawPlan plan{query_order.data(), block_start.data(), block_start.shape(0) - 1,
-                      key_order.data(),   tile_start.data(),  tile_start.shape(0) - 1,
-                      rate.data(),        prefix.data(),      seed,
-                      stream};
+  const DrawPlan<T> plan{query_order.data(), block_start.data(), block_start.shape(0) - 1,
+                         key_order.data(),   tile_start.data(),  tile_start.shape(0) - 1,
+                         rate.data(),        size.data(),        prefix.data(),
+                         seed,               stream};
   const auto found = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
   const SampledSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
   run([&](const Poll &poll) {
-    return sampled_product(g, plan, found, x.data(), table, n_threads, poll, sums);
+    return sampled_product(g, plan, found, x.data(), x.shape(1), table, n_threads, poll, sums);
   });
 }
 
@@ -458,8 +455,7 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("pilot_rows", &bind_pilot_rows<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "rows"_a.noconvert(), "key_order"_a.noconvert(),
-        "tile_start"_a.noconvert(), "x"_a.noconvert(), "floor"_a, "products"_a.noconvert(),
-        "squares"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "tile_start"_a.noconvert(), "floor"_a, "squares"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("cell_pairs", &bind_cell_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
         "threshold"_a, "query_sketches"_a.noconvert(), "query_index"_a.noconvert(),
         "radius_squared"_a.noconvert(), "key_sketches"_a.noconvert(), "key_index"_a.noconvert(),
@@ -479,7 +475,7 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("sampled_product", &bind_sampled_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),
-        "key_order"_a.noconvert(), "tile_start"_a.noconvert(), "rate"_a.noconvert(),
+        "key_order"_a.noconvert(), "tile_start"_a.noconvert(), "rate"_a.noconvert(), "size"_a.noconvert(),
         "prefix"_a.noconvert(), "seed"_a, "stream"_a, "found_indptr"_a.noconvert(),
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "x"_a.noconvert(),
         "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,

@@ -26,6 +26,7 @@ template <class T> struct Tile {
   const T *keys;         // [panel][group][dim][key in group], zero padded
   const T *key_shift;    // [panel][key], +infinity on padding
   const T *x;            // few columns: [column][panel][key]; many: [panel][column group][key][column]
+  const T *square_x;     // null, or two columns [column][panel][key] for the squared exponentials
   std::size_t n_dims;
   std::size_t n_keys;  // padded to a multiple of the group
   int panel_keys;      // keys per panel (the last may have fewer), a multiple of the group
@@ -34,10 +35,9 @@ template <class T> struct Tile {
   T slope, ceiling;
   bool differences, online;
   bool row_sums;       // fill `totals`
-  bool squares;        // three columns, the last two multiplied by the squared exponentials
 
   T *scores;    // scratch [rows][kScoreStride]
-  T *lanes;     // out, few columns: [kBlockRows][n_columns] vectors of partial sums
+  T *lanes;     // out [kBlockRows] vectors of partial sums: of few columns, then of square_x
   T *products;  // out, many columns: [kBlockRows][padded columns]
   T *totals;    // out [kBlockRows] vectors of partial sums of the exponentials
   T *row_max;   // out [kBlockRows], with `online`

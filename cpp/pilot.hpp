@@ -1,4 +1,4 @@
-// Pilot rows: a few whole rows of the matrix, with sums over every tile of keys and the near pairs.
+// Pilot rows: squares of a few whole rows of the matrix, summed over tiles of keys, and near pairs.
 #pragma once
 
 #include "near.hpp"
@@ -12,10 +12,8 @@ template <class T> struct PilotRows {
   const std::int32_t *key_order;
   const std::int64_t *tile_start;
   std::size_t n_tiles;
-  const T *x;
-  T floor;           // pairs with an exponent from here on are listed
-  double *products;  // out [tile][row] sums of K x
-  double *squares;   // out [tile][row] sums of K^2
+  T floor;          // pairs with an exponent from here on are listed
+  double *squares;  // out [tile][row] sums of K^2
 };
 
 template <class T>
@@ -30,15 +28,17 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
                 queries.get() + i * d);
   }
   struct Space {
-    Buffer<T> keys, key_shift, x, scores, lanes;
+    Buffer<T> keys, key_shift, ones, scores, lanes;
     Buffer<Hit<T>> hits;
     Space(std::size_t d, const TypedKernels<T> &k)
         : keys(kPanelKeys * d),
           key_shift(kPanelKeys),
-          x(3 * kPanelKeys),
+          ones(2 * kPanelKeys),
           scores(std::size_t(k.rows) * kScoreStride),
-          lanes(std::size_t(kBlockRows) * 3 * k.width),
-          hits(kBlockRows * kPanelKeys) {}
+          lanes(std::size_t(kBlockRows) * 2 * k.width),
+          hits(kBlockRows * kPanelKeys) {
+      std::fill_n(ones.get(), 2 * kPanelKeys, T(1));
+    }
   };
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d, kernels);
@@ -47,17 +47,14 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
       pilot.n_tiles, n_threads,
       [&](std::size_t t, int slot) {
         Space &s = spaces[slot];
-        double *products = pilot.products + t * pilot.n_rows, *squares = pilot.squares + t * pilot.n_rows;
-        std::fill_n(products, pilot.n_rows, 0.0);
+        double *squares = pilot.squares + t * pilot.n_rows;
         std::fill_n(squares, pilot.n_rows, 0.0);
         Tile<T> tile{};
         tile.keys = s.keys.get();
         tile.key_shift = s.key_shift.get();
-        tile.x = s.x.get();
+        tile.square_x = s.ones.get();
         tile.n_dims = d;
         tile.panel_keys = kPanelKeys;
-        tile.n_columns = 3;
-        tile.squares = true;
         tile.slope = g.slope;
         tile.ceiling = T(0);
         tile.differences = g.differences;
@@ -70,22 +67,15 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
           pack_shift(g.key_shift, keys, 0, n_keys, tile.n_keys, s.key_shift.get());
           pack_points(g.keys, keys, 0, n_keys, s.key_shift.get(), kernels, kernels.group_keys,
                       s.keys.get());
-          std::fill_n(s.x.get(), 3 * tile.n_keys, T(0));
-          for (std::size_t j = 0; j < n_keys; ++j) {
-            s.x.get()[j] = pilot.x[keys[j]];
-            s.x.get()[tile.n_keys + j] = T(1);
-          }
           for (std::size_t i = 0; i < pilot.n_rows; i += kBlockRows) {
             const std::size_t n = std::min<std::size_t>(kBlockRows, pilot.n_rows - i);
             tile.queries = queries.get() + i * d;
             tile.query_shift = query_shift.get() + i;
             tile.n_strips = int((n + kernels.rows - 1) / kernels.rows);
-            std::fill_n(tile.lanes, std::size_t(kBlockRows) * 3 * kernels.width, T(0));
+            std::fill_n(tile.lanes, std::size_t(kBlockRows) * 2 * kernels.width, T(0));
             kernels.tile(tile);
-            for (std::size_t r = 0; r < n; ++r) {
-              products[i + r] += double(kernels.sum_lanes(tile.lanes + 3 * r * kernels.width));
-              squares[i + r] += double(kernels.sum_lanes(tile.lanes + (3 * r + 1) * kernels.width));
-            }
+            for (std::size_t r = 0; r < n; ++r)
+              squares[i + r] += double(kernels.sum_lanes(tile.lanes + 2 * r * kernels.width));
             const int n_hits = kernels.hits(tile, pilot.floor, s.hits.get());
             for (int h = 0; h < n_hits; ++h) {
               const Hit<T> &hit = s.hits.get()[h];

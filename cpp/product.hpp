@@ -222,12 +222,13 @@ template <class T> class Runner {
     tile.n_keys = chunk.n_keys;
     tile.panel_keys = cut_.panel_keys;
     tile.n_strips = int((last - first + k_.rows - 1) / k_.rows);
-    tile.n_columns = int(p_.n_columns);
+    // With squares the last two of three columns.
+    tile.n_columns = p_.squares ? 1 : int(p_.n_columns);
+    tile.square_x = p_.squares ? chunk.x.get() + chunk.n_keys : nullptr;
     tile.slope = p_.slope;
     tile.ceiling = p_.ceiling;
     tile.differences = p_.differences;
     tile.online = p_.online;
-    tile.squares = p_.squares;
     tile.row_sums = p_.totals != nullptr;
     tile.scores = space.scores.get();
     tile.lanes = space.lanes.get();

@@ -2,8 +2,8 @@
 //
 //   y_i = sum_{j drawn for i's block} K_ij x_j / pi_j  +  sum_{j found for i} K_ij x_j (1 - [j drawn] / pi_j)
 //
-// Unbiased for any probabilities pi and any found pairs. The second sum takes out what the draws say
-// of found pairs and puts in their exact terms.
+// for every row x_j of one or several columns. Unbiased for any probabilities pi and any found pairs.
+// The second sum takes out what the draws say of found pairs and puts in their exact terms.
 #pragma once
 
 #include "near.hpp"
@@ -11,8 +11,8 @@
 
 namespace akmv {
 
-/// Key j (in `key_order`) is drawn for a block with probability min(1, rate[block, tile of j] |x_j|).
-struct DrawPlan {
+/// Key j is drawn for a block with probability min(1, rate[block, tile of j] size_j).
+template <class T> struct DrawPlan {
   const std::int32_t *query_order;
   const std::int64_t *block_start;  // [blocks + 1] into query_order
   std::size_t n_blocks;
@@ -20,25 +20,22 @@ struct DrawPlan {
   const std::int64_t *tile_start;  // [tiles + 1] into key_order
   std::size_t n_tiles;
   const float *rate;     // [block][tile]
-  const double *prefix;  // [keys + 1] running sums of |x| in key order
+  const T *size;         // [keys]
+  const double *prefix;  // [keys + 1] running sums of the sizes in key order
   std::uint64_t seed, stream;
 };
 
 template <class T> struct Drawn {
   std::vector<std::int32_t> keys;
-  std::vector<T> weights;           // x / pi
-  std::vector<T> variance_weights;  // x^2 (1 - pi) / pi^2
-  std::vector<T> mass_weights;      // x^2 (1 - pi) / pi
+  std::vector<double> pi;
 };
 
 /// Systematic draws: in every tile points a distance 1/rate apart, from a random start, fall on the
-/// running sums of |x|, and the keys they fall on are drawn. Inclusion probabilities are exact.
+/// running sums of the sizes, and the keys they fall on are drawn. Inclusion probabilities are exact.
 template <class T>
-void draw_keys(const DrawPlan &plan, std::size_t block, const T *x, Drawn<T> &out) {
+void draw_keys(const DrawPlan<T> &plan, std::size_t block, Drawn<T> &out) {
   out.keys.clear();
-  out.weights.clear();
-  out.variance_weights.clear();
-  out.mass_weights.clear();
+  out.pi.clear();
   for (std::size_t t = 0; t < plan.n_tiles; ++t) {
     const double rate = plan.rate[block * plan.n_tiles + t];
     const std::int64_t first = plan.tile_start[t], last = plan.tile_start[t + 1];
@@ -51,12 +48,8 @@ void draw_keys(const DrawPlan &plan, std::size_t block, const T *x, Drawn<T> &ou
       j = std::upper_bound(plan.prefix + j + 1, plan.prefix + last + 1, base + at) - plan.prefix - 1;
       if (j >= last) break;
       const std::int32_t key = plan.key_order[j];
-      const double value = double(x[key]);
-      const double pi = std::min(1.0, rate * std::abs(value));
       out.keys.push_back(key);
-      out.weights.push_back(T(value / pi));
-      out.variance_weights.push_back(T(value * value * (1 - pi) / (pi * pi)));
-      out.mass_weights.push_back(T(value * value * (1 - pi) / pi));
+      out.pi.push_back(std::min(1.0, rate * double(plan.size[key])));
       // On to the first point beyond this key.
       at += step * std::max(1.0, std::ceil((plan.prefix[j + 1] - base - at) / step));
     }
@@ -64,9 +57,9 @@ void draw_keys(const DrawPlan &plan, std::size_t block, const T *x, Drawn<T> &ou
 }
 
 /// What the draws gave: the product, unbiased estimates of its variance and of the mass left to
-/// chance, sum_j (1 - pi_j) K_ij^2 x_j^2 over pairs that were not found, and the keys drawn.
+/// chance, sum_j (1 - pi_j) K_ij^2 |x_j|^2 over pairs that were not found, and the keys drawn.
 template <class T> struct SampledSums {
-  T *out;                  // [queries]
+  T *out;                  // [queries][columns]
   double *variance;        // [queries]
   double *mass;            // [queries]
   std::int64_t *n_drawn;   // [blocks]
@@ -74,15 +67,15 @@ template <class T> struct SampledSums {
 
 template <class T> class Sampler {
  public:
-  Sampler(const Geometry<T> &geometry, const DrawPlan &plan, const FoundPairs &found, const T *x,
-          const TypedKernels<T> &kernels, int n_threads)
-      : g_(geometry), plan_(plan), found_(found), x_(x), k_(kernels),
+  Sampler(const Geometry<T> &geometry, const DrawPlan<T> &plan, const FoundPairs &found, const T *x,
+          std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads)
+      : g_(geometry), plan_(plan), found_(found), x_(x), n_columns_(n_columns), k_(kernels),
         panel_keys_(cut_keys<T>(kChunkKeys, g_.keys.d, 1, k_.group_keys).panel_keys) {
     std::int64_t most = 0;
     for (std::size_t b = 0; b < plan_.n_blocks; ++b)
       most = std::max(most, plan_.block_start[b + 1] - plan_.block_start[b]);
     for (int i = 0; i < n_threads; ++i)
-      spaces_.emplace_back(round_up(std::size_t(most), kBlockRows), g_.keys, k_);
+      spaces_.emplace_back(round_up(std::size_t(most), kBlockRows), g_.keys, n_columns_, k_);
   }
 
   void run(std::size_t block, int slot, const SampledSums<T> &sums) {
@@ -90,51 +83,67 @@ template <class T> class Sampler {
     const std::int64_t first = plan_.block_start[block];
     const std::size_t n_rows = std::size_t(plan_.block_start[block + 1] - first);
     const std::int32_t *rows = plan_.query_order + first;
-    draw_keys(plan_, block, x_, s.drawn);
+    draw_keys(plan_, block, s.drawn);
     const std::size_t n_drawn = s.drawn.keys.size();
     for (std::size_t k = 0; k < n_drawn; ++k) {
-      s.weight_of[s.drawn.keys[k]] = s.drawn.weights[k];
-      s.variance_of[s.drawn.keys[k]] = s.drawn.variance_weights[k];
-      s.mass_of[s.drawn.keys[k]] = s.drawn.mass_weights[k];
+      const std::int32_t key = s.drawn.keys[k];
+      const double pi = s.drawn.pi[k], left = squared_length(key) * (1 - pi) / pi;
+      s.inverse_of[key] = T(1 / pi);
+      s.variance_of[key] = T(left / pi);
+      s.mass_of[key] = T(left);
     }
     pack_rows(rows, n_rows, s);
-    std::fill_n(s.sums.get(), 3 * n_rows, 0.0);
+    const std::size_t n_sums = n_columns_ + 2;
+    std::fill_n(s.sums.get(), n_sums * n_rows, 0.0);
     for (std::size_t k = 0; k < n_drawn; k += kChunkKeys)
       add_chunk(k, std::min(kChunkKeys, n_drawn - k), n_rows, s);
     for (std::size_t i = 0; i < n_rows; ++i) {
-      double *row = s.sums.get() + 3 * i;
+      double *row = s.sums.get() + n_sums * i;
       correct(rows[i], s, row);
-      sums.out[rows[i]] = T(row[0]);
-      sums.variance[rows[i]] = row[1];
-      sums.mass[rows[i]] = row[2];
+      std::copy_n(row, n_columns_, sums.out + std::size_t(rows[i]) * n_columns_);
+      sums.variance[rows[i]] = row[n_columns_];
+      sums.mass[rows[i]] = row[n_columns_ + 1];
     }
     sums.n_drawn[block] = std::int64_t(n_drawn);
-    for (std::size_t k = 0; k < n_drawn; ++k)
-      s.weight_of[s.drawn.keys[k]] = s.variance_of[s.drawn.keys[k]] = s.mass_of[s.drawn.keys[k]] = T(0);
+    for (const std::int32_t key : s.drawn.keys)
+      s.inverse_of[key] = s.variance_of[key] = s.mass_of[key] = T(0);
   }
 
  private:
   static constexpr std::size_t kChunkKeys = 1024;
 
   struct Space {
-    Buffer<T> queries, query_shift, keys, key_shift, x, scores, lanes;
-    Buffer<double> sums;                              // [row][product, variance, mass]
-    std::vector<T> weight_of, variance_of, mass_of;   // [key], 0 where not drawn
+    Buffer<T> queries, query_shift, keys, key_shift, weights, x, square_x, scores, lanes, products;
+    Buffer<double> sums;                               // [row][columns, variance, mass]
+    std::vector<T> inverse_of, variance_of, mass_of;   // [key], 0 where not drawn
     Drawn<T> drawn;
 
-    Space(std::size_t n_rows, const Points<T> &keys_, const TypedKernels<T> &kernels)
+    Space(std::size_t n_rows, const Points<T> &keys_, std::size_t n_columns,
+          const TypedKernels<T> &kernels)
         : queries(n_rows * keys_.d),
           query_shift(n_rows),
           keys(kChunkKeys * keys_.d),
           key_shift(kChunkKeys),
-          x(3 * kChunkKeys),
+          weights(kChunkKeys * n_columns),
+          x(kChunkKeys * round_up(n_columns, kernels.group_keys)),
+          square_x(2 * kChunkKeys),
           scores(std::size_t(kernels.rows) * kScoreStride),
-          lanes(std::size_t(kBlockRows) * 3 * kernels.width),
-          sums(3 * n_rows),
-          weight_of(keys_.n, T(0)),
+          lanes(kBlockRows * (kFewColumns + 2) * std::size_t(kernels.width)),
+          products(kBlockRows * round_up(n_columns, kernels.group_keys)),
+          sums((n_columns + 2) * n_rows),
+          inverse_of(keys_.n, T(0)),
           variance_of(keys_.n, T(0)),
           mass_of(keys_.n, T(0)) {}
   };
+
+  double squared_length(std::int32_t key) const {
+    double sum = 0;
+    for (std::size_t c = 0; c < n_columns_; ++c) {
+      const double v = double(x_[std::size_t(key) * n_columns_ + c]);
+      sum += v * v;
+    }
+    return sum;
+  }
 
   void pack_rows(const std::int32_t *rows, std::size_t n_rows, Space &s) const {
     for (std::size_t i = 0; i < n_rows; i += kBlockRows) {
@@ -145,37 +154,64 @@ template <class T> class Sampler {
     }
   }
 
+  /// Terms over their probabilities, as the tile kernel reads them.
+  void pack_weights(const std::int32_t *keys, std::size_t n, std::size_t padded, Space &s) const {
+    std::fill_n(s.square_x.get(), 2 * padded, T(0));
+    for (std::size_t k = 0; k < n; ++k) {
+      const T *x = x_ + std::size_t(keys[k]) * n_columns_;
+      for (std::size_t c = 0; c < n_columns_; ++c)
+        s.weights.get()[k * n_columns_ + c] = x[c] * s.inverse_of[keys[k]];
+      s.square_x.get()[k] = s.variance_of[keys[k]];
+      s.square_x.get()[padded + k] = s.mass_of[keys[k]];
+    }
+    if (n_columns_ <= std::size_t(kFewColumns)) {
+      pack_few_columns(s.weights.get(), n_columns_, 0, n, padded, s.x.get());
+      return;
+    }
+    for (std::size_t start = 0; start < padded; start += panel_keys_)
+      pack_many_columns(s.weights.get(), n_columns_, start, n,
+                        std::min<std::size_t>(panel_keys_, padded - start), k_.group_keys,
+                        s.x.get() + start * round_up(n_columns_, k_.group_keys));
+  }
+
   void add_chunk(std::size_t first, std::size_t n, std::size_t n_rows, Space &s) const {
     Tile<T> tile{};
     tile.n_keys = round_up(n, k_.group_keys);
     const std::int32_t *keys = s.drawn.keys.data() + first;
     pack_shift(g_.key_shift, keys, 0, n, tile.n_keys, s.key_shift.get());
     pack_points(g_.keys, keys, 0, n, s.key_shift.get(), k_, k_.group_keys, s.keys.get());
-    std::fill_n(s.x.get(), 3 * tile.n_keys, T(0));
-    std::copy_n(s.drawn.weights.data() + first, n, s.x.get());
-    std::copy_n(s.drawn.variance_weights.data() + first, n, s.x.get() + tile.n_keys);
-    std::copy_n(s.drawn.mass_weights.data() + first, n, s.x.get() + 2 * tile.n_keys);
+    pack_weights(keys, n, tile.n_keys, s);
     tile.keys = s.keys.get();
     tile.key_shift = s.key_shift.get();
     tile.x = s.x.get();
+    tile.square_x = s.square_x.get();
     tile.n_dims = g_.keys.d;
     tile.panel_keys = panel_keys_;
-    tile.n_columns = 3;
-    tile.squares = true;
+    tile.n_columns = int(n_columns_);
     tile.slope = g_.slope;
     tile.ceiling = T(0);
     tile.differences = g_.differences;
     tile.scores = s.scores.get();
     tile.lanes = s.lanes.get();
+    tile.products = s.products.get();
+    const bool many = n_columns_ > std::size_t(kFewColumns);
+    const std::size_t padded = round_up(n_columns_, k_.group_keys), n_few = many ? 0 : n_columns_;
     for (std::size_t i = 0; i < n_rows; i += kBlockRows) {
       const std::size_t rows = std::min<std::size_t>(kBlockRows, n_rows - i);
       tile.queries = s.queries.get() + i * g_.keys.d;
       tile.query_shift = s.query_shift.get() + i;
       tile.n_strips = int((rows + k_.rows - 1) / k_.rows);
-      std::fill_n(tile.lanes, std::size_t(kBlockRows) * 3 * k_.width, T(0));
+      std::fill_n(tile.lanes, kBlockRows * (n_few + 2) * std::size_t(k_.width), T(0));
+      if (many) std::fill_n(tile.products, kBlockRows * padded, T(0));
       k_.tile(tile);
-      for (std::size_t v = 0; v < 3 * rows; ++v)
-        s.sums.get()[3 * i + v] += double(k_.sum_lanes(tile.lanes + v * k_.width));
+      for (std::size_t r = 0; r < rows; ++r) {
+        double *sums = s.sums.get() + (i + r) * (n_columns_ + 2);
+        if (many)
+          for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += double(tile.products[r * padded + c]);
+        const T *lanes = tile.lanes + r * (n_few + 2) * std::size_t(k_.width);
+        for (std::size_t c = 0; c < n_few + 2; ++c)
+          sums[n_columns_ - n_few + c] += double(k_.sum_lanes(lanes + c * std::size_t(k_.width)));
+      }
     }
   }
 
@@ -183,28 +219,30 @@ template <class T> class Sampler {
   void correct(std::int32_t row, const Space &s, double *sums) const {
     for (auto p = found_.indptr[row]; p < found_.indptr[row + 1]; ++p) {
       const std::int32_t key = found_.cols[p];
-      const double value = double(found_.values[p]);
-      sums[0] += value * (double(x_[key]) - double(s.weight_of[key]));
-      sums[1] -= value * value * double(s.variance_of[key]);
-      sums[2] -= value * value * double(s.mass_of[key]);
+      const double value = double(found_.values[p]), inverse = double(s.inverse_of[key]);
+      const T *x = x_ + std::size_t(key) * n_columns_;
+      for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += value * (1 - inverse) * double(x[c]);
+      sums[n_columns_] -= value * value * double(s.variance_of[key]);
+      sums[n_columns_ + 1] -= value * value * double(s.mass_of[key]);
     }
   }
 
   const Geometry<T> &g_;
-  const DrawPlan &plan_;
+  const DrawPlan<T> &plan_;
   const FoundPairs &found_;
-  const T *x_;
+  const T *x_;  // [key][column]
+  const std::size_t n_columns_;
   const TypedKernels<T> &k_;
   const int panel_keys_;
   std::vector<Space> spaces_;
 };
 
 template <class T>
-bool sampled_product(const Geometry<T> &geometry, const DrawPlan &plan, const FoundPairs &found,
-                     const T *x, const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-                     const SampledSums<T> &sums) {
+bool sampled_product(const Geometry<T> &geometry, const DrawPlan<T> &plan, const FoundPairs &found,
+                     const T *x, std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads,
+                     const Poll &poll, const SampledSums<T> &sums) {
   n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, plan.n_blocks)));
-  Sampler<T> sampler(geometry, plan, found, x, kernels, n_threads);
+  Sampler<T> sampler(geometry, plan, found, x, n_columns, kernels, n_threads);
   return parallel_for(
       plan.n_blocks, n_threads,
       [&](std::size_t block, int slot) { sampler.run(block, slot, sums); }, poll);

@@ -26,7 +26,6 @@ struct Job {
   int next_slot = 1;                  // slot 0 is the caller's; guarded by the pool's mutex
   int active = 0;                     // workers inside; guarded by the pool's mutex
   std::atomic<std::size_t> next{0};
-  std::atomic<std::size_t> done{0};
   std::atomic<bool> stop{false};
   std::exception_ptr error;           // the first one thrown; guarded by the pool's mutex
   std::condition_variable left;       // a worker left the job
@@ -47,7 +46,7 @@ class Pool {
     work(job, 0, &poll);
     if (shared) withdraw(job, poll);
     if (job.error) std::rethrow_exception(job.error);
-    return job.done.load() == job.n_tasks;
+    return !job.stop.load();
   }
 
  private:
@@ -92,7 +91,6 @@ class Pool {
         fail(job, std::current_exception());
         return;
       }
-      job.done.fetch_add(1);
       if (poll && Clock::now() - last > kPollInterval) {
         if ((*poll)()) job.stop.store(true);
         last = Clock::now();

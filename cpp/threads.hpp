@@ -15,7 +15,7 @@ using Poll = std::function<bool()>;
 
 /// Runs body(task, slot) for every task in [0, n_tasks) on up to `n_threads` threads. `slot` is in
 /// [0, n_threads) and is never used by two threads at once. The first exception of the body stops
-/// the rest and is thrown again here. Returns false if `poll` stopped it before every task had run.
+/// the rest and is thrown again here. Returns false if `poll` asked to stop, be it after the last task.
 bool parallel_for(std::size_t n_tasks, int n_threads,
                   const std::function<void(std::size_t task, int slot)> &body, const Poll &poll);
 

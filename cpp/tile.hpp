@@ -145,8 +145,8 @@ template <class T> static inline std::uint32_t lane_bits(typename Simd<T>::I mas
 // Exponentials of one row times one column, and their squares times two others.
 template <class T>
 static inline void exponentials_and_squares(const T *scores, const T *key_shift, const T *x,
-                                            std::size_t n_keys, int n, T slope, T shift, T ceiling,
-                                            typename Simd<T>::V (&sums)[3]) {
+                                            const T *square_x, std::size_t stride, int n, T slope,
+                                            T shift, T ceiling, typename Simd<T>::V (&sums)[3]) {
   using S = Simd<T>;
   using V = typename S::V;
   const V top = S::splat(ceiling);
@@ -158,8 +158,8 @@ static inline void exponentials_and_squares(const T *scores, const T *key_shift,
       const V e = exp<T>(slope * S::load(scores + at) - shift - S::load(key_shift + at), top);
       first[v] += e * S::load(x + at);
       const V square = e * e;
-      second[v] += square * S::load(x + n_keys + at);
-      third[v] += square * S::load(x + 2 * n_keys + at);
+      second[v] += square * S::load(square_x + at);
+      third[v] += square * S::load(square_x + stride + at);
     }
   }
   sums[0] = first[0] + first[1];
@@ -171,11 +171,28 @@ template <class T> static inline void accumulate(T *lanes, typename Simd<T>::V v
   Simd<T>::store(lanes, Simd<T>::load(lanes) + v);
 }
 
+// Squares of one row of exponentials times two columns.
+template <class T>
+static inline void square_sums(const T *exponentials, const T *x, std::size_t stride, int n, T *lanes) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  V first = {}, second = {};
+  for (int j = 0; j < n; j += S::kWidth) {
+    const V e = S::load(exponentials + j), square = e * e;
+    first += square * S::load(x + j);
+    second += square * S::load(x + stride + j);
+  }
+  accumulate(lanes, first);
+  accumulate(lanes + S::kWidth, second);
+}
+
 template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr int kWidth = S::kWidth;
   const bool many = t.n_columns > kFewColumns;
+  const int n_few = many ? 0 : t.n_columns;
+  const int n_lanes = n_few + (t.square_x ? 2 : 0);
   const int n_groups = (t.n_columns + S::kKeys - 1) / S::kKeys;
   const int padded = n_groups * S::kKeys;
 
@@ -190,7 +207,7 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
       for (int r = 0; r < kRows; ++r) {
         const int row = s * kRows + r;
         T *scores = t.scores + r * kScoreStride;
-        T *lanes = t.lanes + std::size_t(row) * t.n_columns * kWidth;
+        T *lanes = t.lanes + std::size_t(row) * n_lanes * kWidth;
         T shift = t.query_shift[row];
         if (t.online) {
           const T old = t.row_max[row];
@@ -209,10 +226,10 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           shift += next - next == T(0) ? next : T(0);
         }
         V total, weighted;
-        if (t.squares) {
+        if (t.square_x && t.n_columns == 1) {
           V sums[3];
-          exponentials_and_squares<T>(scores, key_shift, t.x + first, t.n_keys, width, t.slope, shift,
-                                      t.ceiling, sums);
+          exponentials_and_squares<T>(scores, key_shift, t.x + first, t.square_x + first, t.n_keys,
+                                      width, t.slope, shift, t.ceiling, sums);
           for (int c = 0; c < 3; ++c) accumulate(lanes + c * kWidth, sums[c]);
           continue;
         }
@@ -227,6 +244,8 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
             for (int c = 0; c < t.n_columns; ++c)
               accumulate(lanes + c * kWidth,
                          dot(scores, t.x + std::size_t(c) * t.n_keys + first, width));
+          if (t.square_x)
+            square_sums(scores, t.square_x + first, t.n_keys, width, lanes + n_few * kWidth);
         }
         if (t.row_sums) accumulate(t.totals + row * kWidth, total);
       }

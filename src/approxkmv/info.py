@@ -57,7 +57,10 @@ class ProductInfo:
     error_bound : float or None
         Bound of ``|Kx - y| / |x|`` that holds with probability ``confidence``. For an exact
         product it is a worst-case bound of the rounding errors and assumes only IEEE arithmetic;
-        it is loose, because it adds what in truth cancels. None where no bound is known.
+        it is loose, because it adds what in truth cancels. For a sampled product it is Markov's
+        inequality for the squared error, whatever its distribution; it assumes that the mean
+        squared error is not larger than its upper limit estimated from drawn pairs, pilot rows and
+        a search for pairs that were missed. None where no bound is known.
     confidence : float
         Probability with which the bound holds; 1 for exact products.
     pairs : int

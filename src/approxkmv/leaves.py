@@ -245,7 +245,6 @@ class Sketches(NamedTuple):
 class PilotSums(NamedTuple):
     """Sums over tiles of keys for some rows, and the near pairs of these rows."""
 
-    products: Float64  # (n_tiles, n_rows) of K x
     squares: Float64  # (n_tiles, n_rows) of K^2
     near_row: Index32  # position among the rows
     near_col: Index32
@@ -255,7 +254,7 @@ class PilotSums(NamedTuple):
 class DrawPlan(NamedTuple):
     """For each block of queries and tile of keys, the rate at which keys are drawn.
 
-    Key j is drawn for a block with probability ``min(1, rate * |x_j|)``.
+    Key j is drawn for a block with probability ``min(1, rate * size_j)``.
     """
 
     query_order: Index32
@@ -263,6 +262,7 @@ class DrawPlan(NamedTuple):
     key_order: Index32
     tile_start: Index
     rate: Float32  # (n_blocks, n_tiles)
+    size: Array  # (n_keys,), not negative
     seed: int
     stream: int
 
@@ -270,9 +270,9 @@ class DrawPlan(NamedTuple):
 class SampledSums(NamedTuple):
     """The product, estimates for each of its entries, and each block's drawn keys."""
 
-    out: Array  # (n_queries,)
-    variance: Float64  # (n_queries,)
-    mass: Float64  # (n_queries,) of sum_j (1 - pi_j) K_ij^2 x_j^2 over pairs that were not found
+    out: Array  # (n_queries, n_columns)
+    variance: Float64  # (n_queries,), all columns together
+    mass: Float64  # (n_queries,) of sum_j (1 - pi_j) K_ij^2 |x_j|^2 over pairs that were not found
     n_drawn: Index  # (n_blocks,)
 
 
@@ -345,28 +345,24 @@ def pilot_rows(
     rows: Index32,
     key_order: Index32,
     tile_start: Index,
-    x: Array,
     threshold: float,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> PilotSums:
-    """Some rows of the matrix with all keys, summed over tiles, and their near pairs."""
-    shape = (len(tile_start) - 1, len(rows))
-    products, squares = np.empty(shape), np.empty(shape)
+    """Squares of some rows of the matrix, summed over tiles of keys, and their near pairs."""
+    squares = np.empty((len(tile_start) - 1, len(rows)))
     near = _core.pilot_rows(
         *geometry,
         rows,
         key_order,
         tile_start,
-        x,
         float(np.log(threshold)),
-        products,
         squares,
         isa or ISA,
         n_threads or default_threads(),
     )
-    return PilotSums(products, squares, *near)
+    return PilotSums(squares, *near)
 
 
 def cell_pairs(
@@ -498,13 +494,13 @@ def sampled_product(
     n_blocks = len(plan.block_start) - 1
     n_queries = len(geometry.queries)
     sums = SampledSums(
-        np.empty(n_queries, x.dtype),
+        np.empty((n_queries, x.shape[1]), x.dtype),
         np.empty(n_queries),
         np.empty(n_queries),
         np.empty(n_blocks, np.int64),
     )
     prefix = np.zeros(len(x) + 1)
-    np.cumsum(np.abs(x[plan.key_order]), dtype=np.float64, out=prefix[1:])
+    np.cumsum(plan.size[plan.key_order], dtype=np.float64, out=prefix[1:])
     _core.sampled_product(
         *geometry,
         plan.query_order,
@@ -512,6 +508,7 @@ def sampled_product(
         plan.key_order,
         plan.tile_start,
         plan.rate,
+        plan.size,
         prefix,
         plan.seed,
         plan.stream,

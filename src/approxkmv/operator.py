@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +12,20 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
+from approxkmv._warnings import AssumptionWarning
+from approxkmv.engine.outcome import Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
-from approxkmv.info import ProductInfo
+from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
 from approxkmv.product import exact_plan, scaled_columns, unscaled
 from approxkmv.rounding import rounding_bound
 
-METHODS = ("auto", "exact")
+if TYPE_CHECKING:
+    from approxkmv.engine.frozen import FrozenMatrix
+
+METHODS = ("auto", "exact", "sampled")
+# Bytes that kernel values may take, unless the user says.
+_MAX_MEMORY = 2**30
 
 
 class GaussianKernel(LinearOperator):  # type: ignore[misc]
@@ -36,22 +45,35 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     bandwidth : float
         :math:`\sigma` in :math:`\exp(-\|q-k\|^2/(2\sigma^2))`.
     eps, delta : float
-        Error allowed relative to the length of x, and probability with which it may be larger.
-    method : {"auto", "exact"}
-        Both compute every pair, at every product.
+        Error allowed relative to the length of x, and probability with which it may be larger. 0
+        asks for the exact operator.
+    method : {"auto", "exact", "sampled"}
+        ``"exact"`` computes every pair at every product. ``"auto"`` looks at the points once: where
+        a sparse matrix of near and of drawn pairs is close enough to K, small enough and worth its
+        construction, that matrix is the operator; otherwise it is exact. ``"sampled"`` does the
+        same and warns where the operator had to be exact.
     rng : None, int or numpy.random.Generator
-        Seed of what is drawn at construction (the exact operator draws nothing).
+        Seed of everything random, all of it drawn at construction.
     n_threads : int or None
         None: all cores, or the limit set through threadpoolctl.
     max_memory : int or None
-        Bytes that kernel values may take between products (the exact operator keeps none).
+        Bytes that kernel values may take between products; None means 1 GiB. Where more would be
+        needed the operator is exact, and keeps none.
     check_finite : bool
         Reject NaN and infinity in the points.
 
     Attributes
     ----------
     info : ProductInfo
-        How products are computed; the error bound holds for every x.
+        How products are computed, and their error. For a sampled operator the estimate is the root
+        mean square error for an x of entries of equal size; for other x it is a mean, weighed with
+        the squares of x, of the errors of single keys, of which ``plan`` tells the largest.
+
+    Notes
+    -----
+    The error of a sampled operator is that of one fixed x. Vectors chosen by looking at the
+    operator itself, such as its own eigenvectors, may fare worse: the largest error of all is the
+    norm of the difference of the two matrices, which is not controlled.
 
     Examples
     --------
@@ -82,17 +104,28 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         q, k = _check.point_pair(queries, keys)
         self.bandwidth = _check.positive(bandwidth, "bandwidth")
         self.eps = _check.tolerance(eps)
-        _check.probability(delta)
+        self.delta = _check.probability(delta)
         _check.one_of(method, "method", METHODS)
-        _check.generator(rng)
-        if max_memory is not None:
-            _check.positive(max_memory, "max_memory")
+        generator = _check.generator(rng)
+        max_memory = _MAX_MEMORY if max_memory is None else max_memory
+        _check.positive(max_memory, "max_memory")
         n_threads = _check.threads(n_threads)
         if check_finite:
             _check.finite(q, "queries")
             if k is not q:
                 _check.finite(k, "keys")
         self._kernel = prepare(q, k, self.bandwidth, n_threads=n_threads)
+        self._outcome = Outcome("every pair is computed at every product")
+        self._matrix = None
+        self._transposed = False
+        if method != "exact":
+            self._matrix, self._outcome = _frozen(
+                self._kernel, self.bandwidth, self.eps, generator, max_memory
+            )
+        if method == "sampled" and self._matrix is None:
+            warnings.warn(
+                f"The operator is exact: {self._outcome.reason}.", AssumptionWarning, stacklevel=2
+            )
         super().__init__(dtype=k.dtype, shape=(len(q), len(k)))
 
     @property
@@ -107,17 +140,20 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
 
     @property
     def info(self) -> ProductInfo:
-        """How products are computed, and a bound of their error for every x."""
+        """How products are computed, and what is known of their error."""
         n_pairs = self.shape[0] * self.shape[1]
+        sampled = self._matrix is not None
+        numbers = {**exact_plan(self._kernel, "").numbers, **self._outcome.numbers}
+        error = numbers.get("error_of_a_query" if self._transposed else "error_of_a_key")
         return ProductInfo(
-            method="exact",
-            plan=exact_plan(self._kernel, "every pair is computed at every product"),
-            error_estimate=None,
-            error_bound=rounding_bound(self._kernel, float(n_pairs)),
-            confidence=1.0,
-            pairs=n_pairs,
+            method="sampled" if sampled else "exact",
+            plan=Plan("sampled" if sampled else "exact", self._outcome.reason, numbers),
+            error_estimate=error if sampled and isinstance(error, float) else None,
+            error_bound=None if sampled else rounding_bound(self._kernel, float(n_pairs)),
+            confidence=1 - self.delta if sampled else 1.0,
+            pairs=self._outcome.pairs if sampled else n_pairs,
             pairs_exact=n_pairs,
-            seconds={},
+            seconds=self._outcome.seconds,
             product_norm=None,
         )
 
@@ -130,25 +166,34 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             return np.asarray(self._matmat(x.real) + 1j * self._matmat(x.imag))
         vector = _check.vector(x, self.shape[1])
         columns, exponents = scaled_columns(vector, self._kernel.keys.dtype)
-        return unscaled(self._kernel.product(columns).out, exponents, vector)
+        if self._matrix is None:
+            return unscaled(self._kernel.product(columns).out, exponents, vector)
+        y = self._matrix.product(columns, transposed=self._transposed)
+        return unscaled(y, exponents, vector)
 
     _matvec = _matmat
 
     def _adjoint(self) -> LinearOperator:
         if self._kernel.queries is self._kernel.keys:
             return self
-        return _over(self._kernel.transposed, self.bandwidth, self.eps)
+        # A shallow copy: the adjoint shares everything but its direction.
+        adjoint = copy.copy(self)
+        adjoint._kernel = self._kernel.transposed
+        adjoint._transposed = not self._transposed
+        adjoint.shape = self.shape[::-1]
+        return adjoint
 
     _transpose = _adjoint
 
 
-def _over(kernel: ExactKernel, bandwidth: float, eps: float) -> GaussianKernel:
-    """An operator over a kernel that is prepared already."""
-    operator = GaussianKernel.__new__(GaussianKernel)
-    operator._kernel = kernel
-    operator.bandwidth = bandwidth
-    operator.eps = eps
-    LinearOperator.__init__(
-        operator, dtype=kernel.keys.dtype, shape=(len(kernel.queries), len(kernel.keys))
-    )
-    return operator
+def _frozen(
+    kernel: ExactKernel, bandwidth: float, eps: float, rng: np.random.Generator, max_memory: float
+) -> tuple[FrozenMatrix | None, Outcome]:
+    """The sampled matrix, if there is one to be had; and what was decided."""
+    if eps == 0:
+        return None, Outcome("no error is allowed")
+    if not worth_a_look(len(kernel.queries), len(kernel.keys), kernel.keys.shape[1]):
+        return None, Outcome("the matrix is too small for sampling to pay")
+    from approxkmv.engine.frozen import freeze
+
+    return freeze(kernel, bandwidth, eps=eps, rng=rng, max_memory=max_memory)

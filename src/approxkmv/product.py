@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from typing import Literal, overload
+from dataclasses import replace
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from approxkmv import _check, leaves
 from approxkmv._check import Rng
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
-from approxkmv.engine.outcome import Outcome, worth_a_look
+from approxkmv.engine.outcome import Limit, Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
@@ -34,8 +35,10 @@ def matvec(
     *,
     bandwidth: float,
     eps: float = ...,
+    rtol: float | None = ...,
     delta: float = ...,
     method: str = ...,
+    max_seconds: float | None = ...,
     rng: Rng = ...,
     n_threads: int | None = ...,
     check_finite: bool = ...,
@@ -49,8 +52,10 @@ def matvec(
     *,
     bandwidth: float,
     eps: float = ...,
+    rtol: float | None = ...,
     delta: float = ...,
     method: str = ...,
+    max_seconds: float | None = ...,
     rng: Rng = ...,
     n_threads: int | None = ...,
     check_finite: bool = ...,
@@ -63,8 +68,10 @@ def matvec(
     *,
     bandwidth: float,
     eps: float = 0.1,
+    rtol: float | None = None,
     delta: float = 0.05,
     method: str = "auto",
+    max_seconds: float | None = None,
     rng: Rng = None,
     n_threads: int | None = None,
     check_finite: bool = True,
@@ -89,14 +96,21 @@ def matvec(
         :math:`\sigma`.
     eps : float
         Error allowed, relative to the length of x. 0 asks for the exact product.
+    rtol : float or None
+        Error allowed relative to the length of the product :math:`Kx` instead, which is what users
+        of dense kernels mean; ``eps`` is then not used.
     delta : float
         Probability with which the error may be larger.
     method : {"auto", "exact", "sampled", "paper"}
         ``"exact"`` computes every pair, in tiles. ``"auto"`` looks at a few rows and samples where
-        that is predicted to be faster, otherwise it computes exactly; several columns are always
-        computed exactly. ``"sampled"`` does the same and warns where it had to compute exactly.
-        ``"paper"`` runs the algorithm of the paper (:func:`approxkmv.paper.approx_kmv`), which is
-        not faster at any size a computer can hold and is there to be studied.
+        that is predicted to be faster, otherwise it computes exactly. ``"sampled"`` does the same
+        and warns where it had to compute exactly. ``"paper"`` runs the algorithm of the paper
+        (:func:`approxkmv.paper.approx_kmv`), which is not faster at any size a computer can hold
+        and is there to be studied.
+    max_seconds : float or None
+        With ``"auto"`` and ``"sampled"``: time after which the best answer so far is returned, with
+        an ``AccuracyWarning`` if it does not meet the error asked for. A wish, not a promise: what
+        was begun is finished.
     rng : None, int or numpy.random.Generator
         Seed of everything random: what is drawn, and the rows checked for the report.
     n_threads : int or None
@@ -140,8 +154,12 @@ def matvec(
     vector = _check.vector(x, len(k))
     bandwidth = _check.positive(bandwidth, "bandwidth")
     eps = _check.tolerance(eps)
+    tolerance = Tolerance(eps, None if rtol is None else _check.tolerance(rtol, "rtol"))
     delta = _check.probability(delta)
     method = _check.one_of(method, "method", METHODS)
+    seconds = math.inf if max_seconds is None else _check.positive(max_seconds, "max_seconds")
+    if method == "paper" and rtol is not None:
+        raise ValueError("rtol must be None with method='paper', whose guarantee is eps |x|.")
     n_threads = _check.threads(n_threads)
     generator = _check.generator(rng)
     if check_finite:
@@ -152,9 +170,16 @@ def matvec(
     outcome = None
     if method in ("auto", "sampled"):
         y, info, outcome = _sampled_product(
-            q, k, vector, bandwidth, eps, delta, generator, n_threads
+            q, k, vector, bandwidth, tolerance, delta, seconds, generator, n_threads
         )
         if y is not None and info is not None:
+            if outcome.stopped:
+                warnings.warn(
+                    f"max_seconds={seconds:g} was too short for the error asked for; the error "
+                    f"of the answer is estimated at {info.error_estimate:.2g} |x|.",
+                    AccuracyWarning,
+                    stacklevel=2,
+                )
             return (y, info) if return_info else y
         if method == "sampled":
             warnings.warn(
@@ -260,6 +285,12 @@ def scaled_columns(x: Array, dtype: np.dtype[np.floating]) -> tuple[Array, npt.N
     return np.ascontiguousarray(np.ldexp(columns, -exponents), dtype=dtype), exponents
 
 
+def scaled_together(x: Array, dtype: np.dtype[np.floating]) -> tuple[Array, npt.NDArray[np.intc]]:
+    """All columns scaled by one power of two, as their common error asks for."""
+    flat, exponent = scaled_columns(x.reshape(-1), dtype)
+    return flat.reshape(len(x), -1), exponent
+
+
 def unscaled(y: Array, exponents: npt.NDArray[np.intc], like: Array) -> Array:
     """Give the columns their scale back, in the common type of the product and of ``like``."""
     # A product too large for float32 is infinity there, as it would be without the scaling.
@@ -343,68 +374,118 @@ def _exact_product(
     )
 
 
+class Tolerance(NamedTuple):
+    """Error allowed relative to the length of x, or to that of the product."""
+
+    eps: float
+    rtol: float | None
+
+
+# Rows from which the length of the product is first guessed, and how much of it is relied upon.
+_ROWS_FOR_LENGTH, _RELIED_UPON = 256, 0.8
+
+
 def _sampled_product(
     queries: Array,
     keys: Array,
     x: Array,
     bandwidth: float,
-    eps: float,
+    tolerance: Tolerance,
     delta: float,
+    max_seconds: float,
     rng: np.random.Generator,
     n_threads: int | None,
 ) -> tuple[Array | None, ProductInfo | None, Outcome]:
     """The product, if sampling is predicted to pay and met its error; and what was decided."""
-    if eps == 0:
+    if (tolerance.eps if tolerance.rtol is None else tolerance.rtol) == 0:
         return None, None, Outcome("no error is allowed")
-    if x.size != len(keys):
-        return None, None, Outcome("several columns are computed exactly")
     if not worth_a_look(len(queries), len(keys), keys.shape[1]):
         return None, None, Outcome("the product is too small for sampling to pay")
-    from approxkmv.engine.planner import sampled
-
+    limit = Limit(max_seconds)
     start = time.perf_counter()
     kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
-    columns, exponents = scaled_columns(x, keys.dtype)
+    columns, exponent = scaled_together(x, keys.dtype)
     prepared = time.perf_counter() - start
-    x_norm = float(np.linalg.norm(columns.astype(np.float64)))
-    # An entry larger than the error allowed is never left to chance: what its key looks like could
+    eps, tries = tolerance.eps, 1
+    if tolerance.rtol is not None:
+        some = rng.choice(len(queries), min(len(queries), _ROWS_FOR_LENGTH), replace=False)
+        length = _length(kernel.at_queries(some).product(columns).out) / _length(columns)
+        length *= math.sqrt(len(queries) / len(some))
+        eps, tries = _RELIED_UPON * tolerance.rtol * length, 2
+    for _ in range(tries):
+        if not eps > 0:
+            return None, None, Outcome("the product may be zero")
+        y, info, outcome = _within(kernel, bandwidth, columns, eps, delta, limit, rng)
+        if y is None or info is None or tolerance.rtol is None:
+            break
+        # Now the length of the product is known as well as the product.
+        assert info.product_norm is not None
+        allowed = tolerance.rtol * info.product_norm / (1 + tolerance.rtol)
+        if float(outcome.numbers["error_upper_limit"]) <= allowed or outcome.stopped:  # type: ignore[arg-type]
+            break
+        y, eps = None, 0.95 * allowed
+        outcome.reason = "the product is shorter than was thought"
+    if y is None or info is None:
+        return None, None, outcome
+    seconds = {"prepare": prepared} | outcome.seconds
+    return unscaled(y, exponent, x), replace(info, seconds=seconds), outcome
+
+
+def _within(
+    kernel: ExactKernel,
+    bandwidth: float,
+    columns: Array,
+    eps: float,
+    delta: float,
+    limit: Limit,
+    rng: np.random.Generator,
+) -> tuple[Array | None, ProductInfo | None, Outcome]:
+    """The product of scaled columns with an error of at most eps, by sampling, if that pays."""
+    from approxkmv.engine.planner import sampled
+
+    lengths = np.linalg.norm(columns.astype(np.float64), axis=1)
+    x_norm = float(np.linalg.norm(lengths))
+    # A row larger than the error allowed is never left to chance: what its key looks like could
     # differ from what a tile of keys looks like on average. There are at most 1 / eps^2 of them.
-    large = np.flatnonzero(np.abs(columns[:, 0]) > eps * x_norm)
-    vector = columns[:, 0].copy()
-    vector[large] = 0
-    left = float(np.linalg.norm(vector.astype(np.float64)))
+    large = np.flatnonzero(lengths > eps * x_norm)
+    rest = columns.copy()
+    rest[large] = 0
+    lengths[large] = 0
+    left = float(np.linalg.norm(lengths))
     if left == 0:
         return None, None, Outcome("x is zero, or has only entries larger than the error allowed")
-    outcome = sampled(kernel, bandwidth, vector, eps=eps * x_norm / left, delta=delta, rng=rng)
-    if outcome.sample is None:
-        return None, None, outcome
+    outcome = sampled(
+        kernel, bandwidth, rest, eps=eps * x_norm / left, delta=delta, rng=rng, limit=limit
+    )
     sample = outcome.sample
+    if sample is None:
+        return None, None, outcome
+    n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     if len(large):
-        sample.y[:] += kernel.at_keys(large).product(columns[large]).out[:, 0]
-        outcome.pairs += len(queries) * len(large)
-    y = unscaled(sample.y[:, None], exponents, x)
-    numbers = {
-        **exact_plan(kernel, "").numbers,
-        **outcome.numbers,
+        sample.y[:] += kernel.at_keys(large).product(columns[large]).out
+        outcome.pairs += n_queries * len(large)
+    outcome.numbers |= {
         "error_upper_limit": math.sqrt(sample.upper) / x_norm,
         "error_on_pilot_rows": math.sqrt(sample.checked) / x_norm,
     }
-    plan = Plan("sampled", outcome.reason, numbers)
-    return (
-        y,
-        ProductInfo(
-            "sampled",
-            plan,
-            error_estimate=math.sqrt(sample.variance) / x_norm,
-            error_bound=None,
-            confidence=1 - delta,
-            pairs=outcome.pairs,
-            pairs_exact=len(queries) * len(keys),
-            seconds={"prepare": prepared} | outcome.seconds,
-            product_norm=float(np.linalg.norm(sample.y.astype(np.float64))) / x_norm,
-        ),
-        outcome,
+    numbers = {**exact_plan(kernel, "").numbers, **outcome.numbers}
+    info = ProductInfo(
+        "sampled",
+        Plan("sampled", outcome.reason, numbers),
+        error_estimate=math.sqrt(sample.variance) / x_norm,
+        # Markov's inequality for the squared error, whose mean is estimated from above.
+        error_bound=math.sqrt(max(sample.upper, sample.checked) / delta) / x_norm,
+        confidence=1 - delta,
+        pairs=outcome.pairs,
+        pairs_exact=n_queries * n_keys,
+        seconds=outcome.seconds,
+        product_norm=_length(sample.y) / x_norm,
     )
+    return sample.y, info, outcome
+
+
+def _length(a: Array) -> float:
+    return float(np.linalg.norm(a.astype(np.float64)))
 
 
 def _paper_product(

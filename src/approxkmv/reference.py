@@ -172,7 +172,6 @@ def pilot_rows(
     rows: Index32,
     key_order: Index32,
     tile_start: Index,
-    x: Array,
     threshold: float,
 ) -> PilotSums:
     """Whole rows of the matrix, summed tile by tile."""
@@ -181,7 +180,6 @@ def pilot_rows(
     tiles = [key_order[a:b] for a, b in pairwise(tile_start)]
     near_row, near_col = np.nonzero(exponents >= np.log(threshold))
     return PilotSums(
-        np.array([values[:, keys] @ x[keys].astype(np.float64) for keys in tiles]),
         np.array([(values[:, keys] ** 2).sum(axis=1) for keys in tiles]),
         near_row.astype(np.int32),
         near_col.astype(np.int32),
@@ -303,18 +301,19 @@ def sampled_product(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: Ar
     n_blocks = len(plan.block_start) - 1
     exponentials = np.exp(np.minimum(_exponents(geometry), 0.0))
     signed = x.astype(np.float64)
-    y = np.zeros(len(geometry.queries))
+    lengths = np.square(signed).sum(axis=1)
+    y = np.zeros((len(geometry.queries), x.shape[1]))
     variance = np.zeros(len(geometry.queries))
     mass = np.zeros(len(geometry.queries))
     n_drawn = np.zeros(n_blocks, np.int64)
     for block in range(n_blocks):
-        pi = _drawn_probabilities(plan, block, np.abs(signed))
+        pi = _drawn_probabilities(plan, block, plan.size.astype(np.float64))
         drawn = pi > 0
         n_drawn[block] = drawn.sum()
-        weight, spread, left = (np.zeros_like(signed) for _ in range(3))
-        weight[drawn] = signed[drawn] / pi[drawn]
-        spread[drawn] = (signed[drawn] / pi[drawn]) ** 2 * (1 - pi[drawn])
-        left[drawn] = signed[drawn] ** 2 / pi[drawn] * (1 - pi[drawn])
+        inverse = np.divide(1.0, pi, out=np.zeros_like(pi), where=drawn)
+        weight = signed * inverse[:, None]
+        left = lengths * inverse * (1 - pi)
+        spread = left * inverse
         for row in plan.query_order[plan.block_start[block] : plan.block_start[block + 1]]:
             near = found.cols[found.indptr[row] : found.indptr[row + 1]]
             value = found.values[found.indptr[row] : found.indptr[row + 1]].astype(np.float64)

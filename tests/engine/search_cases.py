@@ -63,7 +63,6 @@ def grouped(
         near &= rows != cols
     pilot = run_pilot(
         kernel.geometry,
-        np.ones(len(keys), dtype),
         blocks,
         tiles,
         rows_per_block=6,

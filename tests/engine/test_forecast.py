@@ -24,7 +24,6 @@ def case_and_pilot(rows_per_block: int = 1000) -> tuple[Case, Pilot]:
     case = clustered()
     pilot = run_pilot(
         case.geometry,
-        np.ones(400),
         case.query_blocks,
         case.key_tiles,
         rows_per_block=rows_per_block,
@@ -37,7 +36,7 @@ def case_and_pilot(rows_per_block: int = 1000) -> tuple[Case, Pilot]:
 
 def forecaster_of(x: np.ndarray, target: float, rows_per_block: int = 1000) -> Forecaster:
     case, pilot = case_and_pilot(rows_per_block)
-    return Forecaster(pilot, x, case.query_blocks, case.key_tiles, target)
+    return Forecaster(pilot, x[:, None], np.abs(x), case.query_blocks, case.key_tiles, target)
 
 
 def rates_by_definition(x: np.ndarray, left: np.ndarray, target: float) -> np.ndarray:
@@ -198,7 +197,9 @@ def test_opposite_signs_make_pairs_rare_that_would_not_be_otherwise() -> None:
     for sign, rare in ((1.0, False), (-1.0, True)):
         x = np.full(400, 1.0)
         x[pair.near_col[1]] = sign
-        forecaster = Forecaster(pair, x, case.query_blocks, case.key_tiles, target)
+        forecaster = Forecaster(
+            pair, x[:, None], np.abs(x), case.query_blocks, case.key_tiles, target
+        )
         options = forecaster(NONE)
         allowed = module._RARE_FACTOR * forecaster._square_of(np.ones(2, np.bool_))
         assert (allowed <= module._MOST_RARE * target) == rare

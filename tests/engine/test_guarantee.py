@@ -242,8 +242,9 @@ def test_planted_pairs_over_seeds(share: float) -> None:
     violations = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        sample = planner.sampled(kernel, data.bandwidth, x, eps=0.1, delta=0.05, rng=rng).sample
-        violations += sample is not None and float(np.linalg.norm(sample.y - exact)) > allowed
+        run = planner.sampled(kernel, data.bandwidth, x[:, None], eps=0.1, delta=0.05, rng=rng)
+        if run.sample is not None:
+            violations += float(np.linalg.norm(run.sample.y[:, 0] - exact)) > allowed
     assert violations <= binom.isf(1e-6, 100, 0.05)
 
 
@@ -317,14 +318,82 @@ def test_sampled_warns_where_it_computes_exactly() -> None:
         assert not run(data, x, 0.01, method="auto").sampled
 
 
-def test_several_columns_are_exact() -> None:
-    data = clustered(2048)
-    x = iso(2048, 0, 3)
-    y, info = akmv.matvec(
-        data.queries, data.keys, x, bandwidth=data.bandwidth, eps=0.3, return_info=True
-    )
-    assert info.method == "exact"
-    np.testing.assert_allclose(y, data.exact(x), rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("n_columns", [2, 9])
+def test_several_columns(n_columns: int) -> None:
+    """One set of draws for all columns; the error is that of the whole matrix. Columns of very
+    different lengths: the guarantee is for the Frobenius norm. Violations at delta = 0.05."""
+    data = clustered(8192)
+    violations, ratios = 0, []
+    for seed in range(12):
+        x = iso(8192, seed, n_columns)
+        x[:, 0] = 1.0
+        x[:, -1] = 0.0 if seed % 2 else 1e-3 * x[:, -1]
+        y, info = akmv.matvec(
+            data.queries,
+            data.keys,
+            x,
+            bandwidth=data.bandwidth,
+            eps=0.1,
+            method="sampled",
+            rng=seed,
+            return_info=True,
+        )
+        assert info.method == "sampled"
+        assert y.shape == x.shape
+        assert y[:, -1].any() == x[:, -1].any()
+        error = np.linalg.norm(y - data.exact(x)) / np.linalg.norm(x)
+        violations += error > 0.1
+        ratios.append(info.error_estimate / error)
+    assert violations <= binom.isf(1e-6, 12, 0.05)
+    assert 0.75 < np.median(ratios) < 1.33
+
+
+@pytest.mark.parametrize("kind", ["ones", "gauss"])
+def test_error_relative_to_the_product(kind: str) -> None:
+    """With rtol the error is at most rtol |Kx|: a dense kernel is sampled where |Kx| is large."""
+    data = clustered(8192)._replace(bandwidth=3 * clustered(8192).bandwidth)
+    x = vector(kind, data)
+    exact = data.exact(x)
+    violations = 0
+    for seed in range(6):
+        y, info = akmv.matvec(
+            data.queries,
+            data.keys,
+            x,
+            bandwidth=data.bandwidth,
+            rtol=0.1,
+            rng=seed,
+            return_info=True,
+        )
+        assert info.method == ("sampled" if kind == "ones" else info.method)
+        violations += np.linalg.norm(y - exact) > 0.1 * np.linalg.norm(exact)
+    assert violations <= binom.isf(1e-6, 6, 0.05)
+    with pytest.raises(ValueError, match="rtol must be"):
+        akmv.matvec(data.queries, data.keys, x, bandwidth=1.0, rtol=-1.0)
+    with pytest.raises(ValueError, match="rtol must be None"):
+        akmv.matvec(data.queries, data.keys, x, bandwidth=1.0, rtol=0.1, method="paper")
+
+
+def test_a_limit_of_time_gives_the_best_answer_and_says_so() -> None:
+    """Too dense for sampling to pay, and no time for the exact product."""
+    data = clustered(8192)._replace(bandwidth=3 * clustered(8192).bandwidth)
+    x = vector("gauss", data)
+    with pytest.warns(akmv.AccuracyWarning, match="max_seconds"):
+        y, info = akmv.matvec(
+            data.queries,
+            data.keys,
+            x,
+            bandwidth=data.bandwidth,
+            eps=0.01,
+            max_seconds=1e-3,
+            rng=0,
+            return_info=True,
+        )
+    error = np.linalg.norm(y - data.exact(x)) / np.linalg.norm(x)
+    assert info.method == "sampled"
+    assert info.error_estimate > 0.01
+    assert 0.3 < info.error_estimate / error < 3
+    assert info.pairs < info.pairs_exact
 
 
 def test_scaling_x_scales_the_answer() -> None:
@@ -354,7 +423,7 @@ for _ in range(5):
     print("ready", flush=True)
     try:
         akmv.matvec(points, None, x, bandwidth=2.0, eps=0.1, method="sampled", rng=0)
-        print("finished", flush=True)
+        time.sleep(60)  # a product that was done already is no failure: the signal ends the wait
     except KeyboardInterrupt:
         print(time.monotonic(), flush=True)
 few = points[:4096]

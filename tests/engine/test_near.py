@@ -165,7 +165,7 @@ def test_missing_estimates_what_is_still_not_found() -> None:
         search.tilings(1, *everyone(groups))
         lost = np.random.default_rng(seed).random(len(groups.rows)) < 0.02
         search.found = without(groups, search_of(groups), lost)
-        missing = search.missing(ones, np.zeros(shape))
+        missing = search.missing(ones[:, None], ones, np.zeros(shape))
         left = ~held(groups, search.found)
         lacking = np.bincount(groups.rows[left], groups.values[left], 4096)
         truths.append((lacking**2).sum())
@@ -176,7 +176,7 @@ def test_missing_estimates_what_is_still_not_found() -> None:
     assert standard_error < 0.2 * np.mean(truths)
     search = search_of(groups)
     search.tilings(1, *everyone(groups))
-    often = search.missing(ones, np.ones(shape))
+    often = search.missing(ones[:, None], ones, np.ones(shape))
     assert often.expected == 0 < often.at_most
 
 
@@ -231,7 +231,7 @@ def test_missing_estimates_what_was_not_found() -> None:
     rate = np.zeros((len(groups.query_blocks.sizes), len(groups.key_tiles.sizes)))
     search = search_of(groups)
     search.tilings(1, *everyone(groups))
-    missing = search.missing(x, rate)
+    missing = search.missing(x[:, None], np.abs(x), rate)
     lost = ~held(groups, search.found)
     assert lost.sum() > 100
     terms = np.bincount(groups.rows[lost], (groups.values * x[groups.cols])[lost])
@@ -240,4 +240,4 @@ def test_missing_estimates_what_was_not_found() -> None:
     assert missing.at_most > missing.expected
     often = search_of(groups)
     often.tilings(1, *everyone(groups))
-    assert often.missing(x, rate + 1e9).expected == 0
+    assert often.missing(x[:, None], np.abs(x), rate + 1e9).expected == 0

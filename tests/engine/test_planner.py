@@ -15,7 +15,7 @@ from approxkmv.exact import prepare
 def outcome_of(points: Any, x: np.ndarray, *, eps: float = 0.1, seed: int = 0) -> Outcome:
     kernel = prepare(points.queries, points.keys, points.bandwidth)
     return planner.sampled(
-        kernel, points.bandwidth, x, eps=eps, delta=0.05, rng=np.random.default_rng(seed)
+        kernel, points.bandwidth, x[:, None], eps=eps, delta=0.05, rng=np.random.default_rng(seed)
     )
 
 

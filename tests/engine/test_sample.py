@@ -19,7 +19,7 @@ from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import run_pilot
 from approxkmv.engine.sample import draw, measured_evenness, rows_to_mend, spread, unseen_error
 from approxkmv.exact import prepare
-from approxkmv.leaves import DrawPlan, FoundPairs, sampled_product
+from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, sampled_product
 
 N_STREAMS = 600
 
@@ -28,16 +28,21 @@ def z_of(n_comparisons: int) -> float:
     return float(norm.isf(0.5e-6 / n_comparisons))
 
 
-def plan_of(case: Case, rate: np.ndarray, stream: int) -> DrawPlan:
+def plan_of(case: Case, rate: np.ndarray, x: np.ndarray, stream: int) -> DrawPlan:
     return DrawPlan(
         case.query_blocks.order,
         case.query_blocks.start,
         case.key_tiles.order,
         case.key_tiles.start,
         rate.astype(np.float32),
+        np.abs(x),
         11,
         stream,
     )
+
+
+def product_of(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: np.ndarray) -> np.ndarray:
+    return sampled_product(geometry, plan, found, x[:, None], n_threads=1).out[:, 0]
 
 
 def uneven_rates(case: Case, level: float) -> np.ndarray:
@@ -64,8 +69,8 @@ def test_inclusion_probabilities(dtype: Any) -> None:
     pi = np.minimum(1.0, rate.astype(np.float64)[block_of, block_of] * np.abs(x))
     drawn = np.zeros(n, np.int64)
     for stream in range(n_streams):
-        plan = DrawPlan(order, start, order, start, rate, 3, stream)
-        y = sampled_product(kernel.geometry, plan, FoundPairs.none(n), x, n_threads=1).out
+        plan = DrawPlan(order, start, order, start, rate, np.abs(x), 3, stream)
+        y = product_of(kernel.geometry, plan, FoundPairs.none(n), x)
         hit = y != 0
         drawn += hit
         np.testing.assert_allclose(y[hit], x[hit] / pi[hit], rtol=1e-5)
@@ -88,10 +93,7 @@ def test_products_are_unbiased(recall: float, signed: bool) -> None:
     x = rng.standard_normal(240) if signed else np.ones(240)
     found, rate = case.pairs(0.05, recall), uneven_rates(case, 0.3)
     samples = np.stack(
-        [
-            sampled_product(case.geometry, plan_of(case, rate, s), found, x, n_threads=1).out
-            for s in range(N_STREAMS)
-        ]
+        [product_of(case.geometry, plan_of(case, rate, x, s), found, x) for s in range(N_STREAMS)]
     )
     error = samples.mean(axis=0) - case.K @ x
     standard_error = samples.std(axis=0, ddof=1) / np.sqrt(N_STREAMS)
@@ -120,10 +122,11 @@ def test_estimates_are_unbiased(recall: float) -> None:
     variances, masses, errors = [], [], []
     for stream in range(N_STREAMS):
         x = size * rng.choice([-1.0, 1.0], 240)
-        sums = sampled_product(case.geometry, plan_of(case, rate, stream), found, x, n_threads=1)
+        plan = plan_of(case, rate, x, stream)
+        sums = sampled_product(case.geometry, plan, found, x[:, None], n_threads=1)
         variances.append(sums.variance)
         masses.append(sums.mass)
-        errors.append((sums.out - case.K @ x) ** 2)
+        errors.append((sums.out[:, 0] - case.K @ x) ** 2)
     # Found values are kept in float32.
     rounding = 1e-6 * ((1 / pi - 1) * case.K**2 * size**2).sum(axis=1)
     for values, want in (
@@ -148,10 +151,9 @@ def test_one_sign_makes_the_error_smaller_not_larger() -> None:
     x, rate = np.ones(240), uneven_rates(case, 0.3)
     difference = []
     for stream in range(N_STREAMS):
-        sums = sampled_product(
-            case.geometry, plan_of(case, rate, stream), FoundPairs.none(120), x, n_threads=1
-        )
-        difference.append(((sums.out - case.K @ x) ** 2).sum() - sums.variance.sum())
+        plan, none = plan_of(case, rate, x, stream), FoundPairs.none(120)
+        sums = sampled_product(case.geometry, plan, none, x[:, None], n_threads=1)
+        difference.append(((sums.out[:, 0] - case.K @ x) ** 2).sum() - sums.variance.sum())
     standard_error = np.std(difference, ddof=1) / np.sqrt(N_STREAMS)
     assert np.mean(difference) <= 4 * standard_error
 
@@ -255,7 +257,7 @@ def test_unseen_error(n_missed: int, pi: float) -> None:
     mass = drawn * value**2 * (1 - pi) / pi
     seen = drawn > 0
     truth = float(((y - exact)[~seen] ** 2).sum())
-    got = unseen_error(y[seen], exact[seen], variance[seen], mass[seen])
+    got = unseen_error(y[seen, None], exact[seen, None], variance[seen], mass[seen])
     # The number of rows that were seen is binomial.
     standard_error = truth * np.sqrt((1 - seen.mean()) / seen.sum())
     # Rows with two drawn pairs, a share of n_missed pi, tell more than one or less.
@@ -267,7 +269,7 @@ def test_unseen_error(n_missed: int, pi: float) -> None:
 
 def test_unseen_error_of_ordinary_rows() -> None:
     """An error as large as the term leaves nothing unseen but the mass; it is never negative."""
-    drawn, exact = np.array([10.0, -10.0, 0.0]), np.zeros(3)
+    drawn, exact = np.array([[10.0], [-10.0], [0.0]]), np.zeros((3, 1))
     none = np.zeros(3)
     assert unseen_error(drawn, exact, np.array([100.0, 81.0, 0.0]), none) == 0
     assert unseen_error(drawn, exact, np.array([100.0, 81.0, 0.0]), np.full(3, 2.0)) == 6
@@ -277,7 +279,6 @@ def test_unseen_error_of_ordinary_rows() -> None:
 def draw_of(case: Case, x: np.ndarray, rate: np.ndarray, found: FoundPairs, **options: Any) -> Any:
     pilot = run_pilot(
         case.geometry,
-        x,
         case.query_blocks,
         case.key_tiles,
         rows_per_block=4,
@@ -294,16 +295,18 @@ def draw_of(case: Case, x: np.ndarray, rate: np.ndarray, found: FoundPairs, **op
     sample = draw(
         case.kernel,
         found,
-        x,
+        x[:, None],
+        np.abs(x),
         rate,
         case.query_blocks,
         case.key_tiles,
         pilot,
+        case.kernel.at_queries(pilot.rows).product(x[:, None]).out,
         seed=1,
         stream=0,
         **(settings | options),
     )
-    return sample, pilot
+    return replace(sample, y=sample.y[:, 0]), pilot
 
 
 @pytest.mark.parametrize("level", [0.2, 1e60])
@@ -315,7 +318,7 @@ def test_draw(level: float) -> None:
     found = case.pairs(0.1)
     sample, pilot = draw_of(case, x, rate, found)
     exact = case.K @ x
-    np.testing.assert_array_equal(sample.y[pilot.rows], pilot.products)
+    np.testing.assert_allclose(sample.y[pilot.rows], exact[pilot.rows], rtol=0, atol=1e-10)
     assert sample.n_mended == sample.left_out == 0
     if level > 1:
         np.testing.assert_allclose(sample.y, exact, atol=1e-5)
@@ -324,10 +327,9 @@ def test_draw(level: float) -> None:
         assert sample.pairs == case.K.size
         return
     assert sample.upper > sample.variance > 0
-    plain = sampled_product(
-        case.geometry, plan_of(case, rate, 0)._replace(seed=1), found, x, n_threads=1
-    )
-    off = (plain.out - exact)[pilot.rows] ** 2
+    plan = plan_of(case, rate, x, 0)._replace(seed=1)
+    plain = sampled_product(case.geometry, plan, found, x[:, None], n_threads=1)
+    off = (plain.out[:, 0] - exact)[pilot.rows] ** 2
     weight = case.query_blocks.sizes[pilot.block_of] / 4
     assert sample.checked == pytest.approx((off * weight).sum(), rel=1e-4)
     variance = np.maximum(plain.variance, 0)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot
 from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
-from approxkmv.leaves import Array, Float64, FoundPairs
+from approxkmv.leaves import Array, Float64, FoundPairs, Index, Index32
 
 # Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
 SAMPLED_PAIR = 1.3
@@ -34,20 +34,34 @@ class Forecast:
     rare_mass: float  # squared error of leaving them out
 
 
+def row_squares(rows: Index | Index32, values: Array, x: Array, n_rows: int) -> Float64:
+    """Squared lengths of the rows of a sparse product; ``x`` has a row for each of its values."""
+    squares = np.zeros(n_rows)
+    for column in x.T:
+        squares += np.square(np.bincount(rows, values * column.astype(np.float64), n_rows))
+    return squares
+
+
 class Forecaster:
-    """Forecasts for one vector and one error."""
+    """Forecasts for some columns and one error; ``size`` has the lengths of the rows of x."""
 
     def __init__(
-        self, pilot: Pilot, size: Array, query_blocks: Blocks, key_tiles: Blocks, target: float
+        self,
+        pilot: Pilot,
+        x: Array,
+        size: Array,
+        query_blocks: Blocks,
+        key_tiles: Blocks,
+        target: float,
     ) -> None:
         self.pilot, self.target = pilot, target
         self.query_blocks, self.key_tiles = query_blocks, key_tiles
         self.entries = Entries(size, key_tiles)
         self.light = pilot.per_pair(pilot.light)
-        self.size: Float64 = np.abs(size.astype(np.float64))[pilot.near_col]
+        self.size = size[pilot.near_col].astype(np.float64)
         self.weight = pilot.stands_for[pilot.near_row]
         self.mass = self.weight * pilot.near_square * self.size**2
-        self.term = np.sqrt(pilot.near_square) * size.astype(np.float64)[pilot.near_col]
+        self.near_x = x[pilot.near_col].astype(np.float64)
 
     def all_known(self) -> Forecast:
         """As if the search had found every near pair."""
@@ -76,8 +90,9 @@ class Forecaster:
 
     def _square_of(self, chosen: npt.NDArray[np.bool_]) -> float:
         """Squared error, over all rows, of leaving these near pairs out."""
-        terms = np.bincount(self.pilot.near_row[chosen], self.term[chosen], len(self.pilot.rows))
-        return float(self.pilot.stands_for @ terms**2)
+        rows, values = self.pilot.near_row[chosen], np.sqrt(self.pilot.near_square[chosen])
+        squares = row_squares(rows, values, self.near_x[chosen], len(self.pilot.rows))
+        return float(self.pilot.stands_for @ squares)
 
     def _rates(self, second_moment: Float64, target: float) -> Rates:
         moment = smoothed(second_moment)

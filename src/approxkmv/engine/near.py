@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._threads import default_threads
+from approxkmv.engine.forecast import row_squares
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot
 from approxkmv.engine.sketch import make_sketcher, sketches
@@ -36,6 +37,7 @@ from approxkmv.leaves import (
     neighbours_of_neighbours,
     project,
     random_tiling,
+    tile_hits,
 )
 
 # Closer pairs lead on to neighbours; farther ones share keys by accident.
@@ -143,7 +145,42 @@ class Search:
         self._search(points, Tiling(every_query, every_key, query_start, key_start))
         self._count(n_sketched)
 
-    def missing(self, x: Array, rate: Float64) -> Missing:
+    def whole_rows(self, query_index: Index32) -> None:
+        """Compare some queries with all keys, in full: all their near pairs are found."""
+        self._compare(query_index, self.key_tiles.order)
+
+    def whole_columns(self, key_index: Index32) -> None:
+        """Compare some keys with all queries, in full."""
+        self._compare(self.query_blocks.order, key_index)
+
+    def _compare(self, query_index: Index32, key_index: Index32) -> None:
+        query_start, key_start = _cuts(len(query_index)), _cuts(len(key_index))
+        n_cells = (len(query_start) - 1, len(key_start) - 1)
+        cells = np.indices(n_cells).reshape(2, -1)
+        queries, keys = (
+            np.split(query_index, query_start[1:-1]),
+            np.split(key_index, key_start[1:-1]),
+        )
+        rows, cols, values = tile_hits(
+            self.geometry,
+            Tiling(
+                np.concatenate([queries[i] for i in cells[0]]),
+                np.concatenate([keys[j] for j in cells[1]]),
+                np.append(0, np.cumsum(np.diff(query_start)[cells[0]])),
+                np.append(0, np.cumsum(np.diff(key_start)[cells[1]])),
+            ),
+            self.pilot.threshold,
+            self.found,
+            n_threads=self.n_threads,
+        )
+        self.found = merge_pairs(self.found, rows, cols, values, n_threads=self.n_threads)
+        if self.pilot.symmetric:
+            one_way = ~np.isin(cols, query_index)
+            mirrored = cols[one_way], rows[one_way], values[one_way]
+            self.found = merge_pairs(self.found, *mirrored, n_threads=self.n_threads)
+        self.pairs += len(query_index) * len(key_index)
+
+    def missing(self, x: Array, size: Array, rate: Float64) -> Missing:
         """Squared error of leaving out the near pairs that were not found.
 
         A tiling more, for one query in a few: it shows a near pair with the probability p with
@@ -161,23 +198,24 @@ class Search:
         directions = self.rng.standard_normal((points.keys.shape[1], depth)).astype(np.float32)
         rows, cols, values = self._search(points, _tiling(points, directions))
         self._count(len(some) * (len(keys) >> depth))
-        entry = x[cols].astype(np.float64)
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
-        seldom = rate[block, tile] * np.abs(entry) < _SELDOM
-        terms = np.bincount(rows[seldom], (values * entry)[seldom], n_queries)
+        seldom = rate[block, tile] * size[cols] < _SELDOM
+        met = float(row_squares(rows[seldom], values[seldom], x[cols[seldom]], n_queries).sum())
         known = _sum_of_squares(self.found.values) - self.pilot.symmetric * n_queries
         p = min(0.9, max(0.05, self.first_squares / known)) if known > 0 else 0.5
-        met, factor = float(np.square(terms).sum()), one_in * (1 - p) / p
-        return Missing(factor * met, factor * (met + self._square_of_a_pair(x)))
+        factor = one_in * (1 - p) / p
+        return Missing(factor * met, factor * (met + self._square_of_a_pair(size)))
 
-    def _square_of_a_pair(self, x: Array) -> float:
-        """Mean of K^2 over near pairs of the pilot rows, each as often as it weighs, times x^2."""
+    def _square_of_a_pair(self, size: Array) -> float:
+        """Mean of K^2 over near pairs of the pilot rows, as often as it weighs, times |x|^2."""
         squares = self.pilot.near_square[self.pilot.apart]
         total = float(squares.sum())
         if not total > 0:
             return 0.0
         return (
-            float(np.square(squares).sum()) / total * float(np.square(x, dtype=np.float64).mean())
+            float(np.square(squares).sum())
+            / total
+            * float(np.square(size, dtype=np.float64).mean())
         )
 
     def _sketches(self, query_index: Index32, key_index: Index32) -> Sketches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ class Outcome:
 
     reason: str
     sample: Sample | None = None
+    stopped: bool = False  # a limit of the user stopped it before the error was met
     pairs: int = 0
     numbers: dict[str, object] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -38,6 +40,27 @@ class Outcome:
 def worth_a_look(n_queries: int, n_keys: int, n_dims: int) -> bool:
     """Whether the exact product takes longer than finding out about the data."""
     return n_queries * n_keys * (n_dims + 24) >= _SMALLEST_WORK
+
+
+class Limit:
+    """Seconds that may pass, counted in pairs as soon as a rate of pairs is known."""
+
+    def __init__(self, max_seconds: float = math.inf) -> None:
+        self.end = time.perf_counter() + max_seconds
+        self.rate = math.inf  # pairs a second
+
+    def learn(self, pairs: int, seconds: float) -> None:
+        """So many pairs took so long."""
+        self.rate = pairs / max(seconds, 1e-9)
+
+    def pairs_left(self) -> float:
+        """Pairs that can still be computed; the smallest number of draws is always allowed."""
+        left = self.end - time.perf_counter()
+        return math.inf if left == math.inf else max(left * self.rate, 1.0)
+
+    def allows(self, pairs: float) -> bool:
+        """Whether there is time for so many."""
+        return pairs <= self.pairs_left()
 
 
 class Clock:

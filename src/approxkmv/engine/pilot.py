@@ -1,7 +1,8 @@
 """A few whole rows of each block, exactly: what the tiles of the matrix look like.
 
 The rows serve three times: their squared values estimate the variance of draws, tile by tile; their
-near pairs tell how much the search for near pairs has missed; their products check the answer.
+near pairs tell how much the search for near pairs has missed; their products, computed exactly,
+check the answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.engine.order import Blocks
-from approxkmv.leaves import Array, Float64, FoundPairs, Geometry, Index, pilot_rows
+from approxkmv.leaves import Float64, FoundPairs, Geometry, Index, pilot_rows
 
 # More near pairs than this would cost more to list than they save.
 _MOST_NEAR_PER_ROW = 48
@@ -26,7 +27,6 @@ class Pilot:
     rows: Index  # original numbers, ascending within a block
     block_of: Index  # block of each row
     stands_for: Float64  # how many rows of its block each row stands for
-    products: Float64  # exact K x of each row
     light: Float64  # (n_rows, n_tiles) sums of K^2 over the tile's keys that are not near
     near_row: Index  # near pairs of the rows, by position in `rows`
     near_col: Index
@@ -69,7 +69,6 @@ class Pilot:
 
 def run_pilot(
     geometry: Geometry,
-    x: Array,
     query_blocks: Blocks,
     key_tiles: Blocks,
     *,
@@ -91,14 +90,14 @@ def run_pilot(
     rows = query_blocks.order[places]
     some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
     order, start = key_tiles.order, key_tiles.start
-    near = pilot_rows(geometry, some, order, start, x, threshold, n_threads=n_threads).near_value
+    near = pilot_rows(geometry, some, order, start, threshold, n_threads=n_threads).near_value
     most = _MOST_NEAR_PER_ROW * len(some)
     if len(near) > most:
         threshold = float(np.partition(near, len(near) - most)[-most])
         # Repeated points: equal values by the million, just below the threshold from now on.
         if np.count_nonzero(near >= threshold) > 2 * most:
             threshold *= 1.001
-    sums = pilot_rows(geometry, rows, order, start, x, threshold, n_threads=n_threads)
+    sums = pilot_rows(geometry, rows, order, start, threshold, n_threads=n_threads)
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2
     squares = np.ascontiguousarray(sums.squares.T)
@@ -110,7 +109,6 @@ def run_pilot(
         rows=rows.astype(np.int64),
         block_of=block_of,
         stands_for=(query_blocks.sizes / np.bincount(block_of, minlength=n_blocks))[block_of],
-        products=sums.products.sum(axis=0),
         # Both sums are rounded: the difference may fall below zero by a rounding error.
         light=np.maximum(squares - near_sums, 0.0),
         near_row=near_row,

@@ -16,7 +16,7 @@ from scipy.ndimage import uniform_filter1d
 from approxkmv.engine.forecast import Forecast, Forecaster
 from approxkmv.engine.near import Missing, Search, cell_depth
 from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.engine.outcome import Clock, Outcome
+from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample
 from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.sample import draw
 from approxkmv.exact import ExactKernel
@@ -47,6 +47,7 @@ class Study:
     """What was learnt about a matrix: a few rows, near pairs, and what drawing would cost."""
 
     allowed: float
+    size: Array  # lengths of the rows of x
     query_blocks: Blocks
     key_tiles: Blocks
     pilot: Pilot
@@ -65,21 +66,26 @@ def study(
     rng: np.random.Generator,
     outcome: Outcome,
     clock: Clock,
+    limit: Limit | None = None,
 ) -> Study | None:
-    """Look at a few rows, search for near pairs; None, and the reason, if sampling cannot pay."""
+    """Look at a few rows, search for near pairs; None, and the reason, if sampling cannot pay.
+
+    With a limit of time too short for the exact product that is no reason to give up.
+    """
+    limit = limit or Limit()
     geometry, n_threads = kernel.geometry, kernel.n_threads
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     n_pairs = n_queries * n_keys
-    allowed = eps**2 * float(np.square(x, dtype=np.float64).sum())
+    size = row_lengths(x)
+    allowed = eps**2 * float(np.square(size, dtype=np.float64).sum())
     if allowed == 0:
         outcome.reason = "the product is exactly zero"
         return None
-    size = max(_ROWS_PER_BLOCK, math.ceil(n_queries / _MOST_BLOCKS))
-    query_blocks, key_tiles = norm_order(geometry, size, max(_KEYS_PER_TILE, size // 2))
+    n_rows = max(_ROWS_PER_BLOCK, math.ceil(n_queries / _MOST_BLOCKS))
+    query_blocks, key_tiles = norm_order(geometry, n_rows, max(_KEYS_PER_TILE, n_rows // 2))
     clock.lap("order")
     pilot = run_pilot(
         geometry,
-        x,
         query_blocks,
         key_tiles,
         rows_per_block=_PILOT_ROWS,
@@ -89,7 +95,7 @@ def study(
     )
     outcome.pairs = len(pilot.rows) * n_keys
     clock.lap("pilot")
-    forecaster = Forecaster(pilot, x, query_blocks, key_tiles, _AIM * allowed)
+    forecaster = Forecaster(pilot, x, size, query_blocks, key_tiles, _AIM * allowed)
     best = forecaster.all_known()
     outcome.numbers |= {
         "blocks": len(query_blocks.sizes),
@@ -97,7 +103,8 @@ def study(
         "pilot_rows": len(pilot.rows),
         "share_if_all_near_pairs_were_known": best.rates.pairs / n_pairs,
     }
-    if best.cost > 0.7 * n_pairs:
+    limit.learn(2 * outcome.pairs, outcome.seconds["pilot"])
+    if best.cost > 0.7 * n_pairs and limit.allows(n_pairs):
         outcome.reason = "the kernel is too dense: sampling would need almost every pair"
         return None
 
@@ -108,14 +115,18 @@ def study(
     # every point is searched at least a little.
     _round(search, _FIRST_TILINGS, *search.everywhere, clock)
     forecast = _searched_until_it_pays_no_more(search, forecaster, worth, best, n_pairs, clock)
-    missing = search.missing(x, forecast.rates.rate)
+    missing = search.missing(x, size, forecast.rates.rate)
     clock.lap("check")
-    while missing.at_most > _MOST_MISSING * allowed and search.n_tilings < _MOST_TILINGS:
+    while (
+        missing.at_most > _MOST_MISSING * allowed
+        and search.n_tilings < _MOST_TILINGS
+        and limit.allows(forecast.cost)
+    ):
         _round(search, _MORE_TILINGS, *search.everywhere, clock)
         forecast = forecaster(search.found)
-        missing = search.missing(x, forecast.rates.rate)
+        missing = search.missing(x, size, forecast.rates.rate)
         clock.lap("check")
-    if missing.at_most > _MOST_MISSING * allowed:
+    if missing.at_most > _MOST_MISSING * allowed and limit.allows(n_pairs):
         outcome.pairs += search.pairs
         outcome.reason = "near pairs are too hard to find"
         return None
@@ -128,7 +139,9 @@ def study(
         "rare_from": forecast.rare_from,
         "predicted_share_of_pairs": forecast.cost / n_pairs,
     }
-    return Study(allowed, query_blocks, key_tiles, pilot, forecaster, search, forecast, missing)
+    return Study(
+        allowed, size, query_blocks, key_tiles, pilot, forecaster, search, forecast, missing
+    )
 
 
 def sampled(
@@ -139,30 +152,48 @@ def sampled(
     eps: float,
     delta: float,
     rng: np.random.Generator,
+    limit: Limit | None = None,
 ) -> Outcome:
-    """Try to meet ``eps`` by sampling; say so if computing every pair is the better choice."""
+    """Try to meet ``eps`` by sampling; say so if computing every pair is the better choice.
+
+    ``x`` has one or several columns; errors are relative to its Frobenius norm. Where the limit of
+    time does not allow as many draws as it takes, or the exact product, the best answer within it.
+    """
+    limit = limit or Limit()
     outcome = Outcome("sampling is cheaper")
     clock = Clock(outcome.seconds)
-    learnt = study(kernel, bandwidth, x, eps=eps, rng=rng, outcome=outcome, clock=clock)
+    learnt = study(
+        kernel, bandwidth, x, eps=eps, rng=rng, outcome=outcome, clock=clock, limit=limit
+    )
     if learnt is None:
         return outcome
     n_keys = len(kernel.keys)
     n_pairs = len(kernel.queries) * n_keys
     allowed, search = learnt.allowed, learnt.search
     forecast, missing = learnt.forecast, learnt.missing
+    products = kernel.at_queries(learnt.pilot.rows).product(x).out
+    outcome.pairs += len(products) * n_keys
+    clock.lap("pilot")
     seed, factor = int(rng.integers(2**63)), 1.0
+    best_effort: Sample | None = None
     for attempt in range(_MOST_DRAWS):
-        if forecast.cost * factor > 0.8 * n_pairs:
+        if forecast.cost * factor > 0.8 * n_pairs and limit.allows(n_pairs):
             outcome.reason = "near pairs are too many or too hard to find for sampling to pay"
             break
+        if not limit.allows(forecast.cost * factor):
+            if best_effort is not None:
+                break
+            factor = limit.pairs_left() / forecast.cost
         sample = draw(
             kernel,
             search.found,
             x,
+            learnt.size,
             forecast.rates.scaled(factor),
             learnt.query_blocks,
             learnt.key_tiles,
             learnt.pilot,
+            products,
             allowed=allowed,
             missing=missing,
             most_rows=int(max(_MENDING * forecast.cost * factor, 0.01 * n_pairs) / n_keys),
@@ -177,18 +208,31 @@ def sampled(
         if worst <= 1:
             outcome.sample = sample
             break
+        if best_effort is None or sample.upper < best_effort.upper:
+            best_effort = sample
         # The draws met more than pilot and search had seen: draw more often, or look again.
         if sample.left_out > _MOST_LEFT_OUT * allowed and search.n_tilings < _MOST_TILINGS:
             _round(search, _MORE_TILINGS, *search.everywhere, clock)
             forecast = learnt.forecaster(search.found)
-            missing = search.missing(x, forecast.rates.rate)
+            missing = search.missing(x, learnt.size, forecast.rates.rate)
             clock.lap("check")
         factor *= 1.3 * min(worst, 3.0)
     else:
         outcome.reason = "the error estimate did not come down"
+    if outcome.sample is None and not limit.allows(n_pairs):
+        outcome.sample, outcome.stopped = best_effort, True
+        outcome.reason = "the time allowed was too short for the error asked for"
     outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
     return outcome
+
+
+def row_lengths(x: Array) -> Array:
+    """Lengths of the rows of x, in its own type."""
+    if x.shape[1] == 1:
+        return np.asarray(np.abs(x[:, 0]))
+    lengths = np.sqrt(np.square(x, dtype=np.float64).sum(axis=1))
+    return np.asarray(lengths.astype(x.dtype))
 
 
 def _worth_searching(

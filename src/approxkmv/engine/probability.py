@@ -17,7 +17,7 @@ import numpy as np
 from scipy.ndimage import uniform_filter
 
 from approxkmv.engine.order import Blocks
-from approxkmv.leaves import Array, Float64
+from approxkmv.leaves import Array, Float64, Index
 
 # Raw means over a few rows are heavy-tailed: neighbouring tiles are pooled, narrowly and widely,
 # and no tile is thought to be more than a thousand times lighter than its block.
@@ -108,3 +108,30 @@ def solve_rates(
         low, high = (middle, high) if variance(middle) > target else (low, middle)
     pairs = float(pairs_of @ entries.mean_drawn(centres + high))
     return Rates(math.exp(min(high, 300.0)) * root, pairs, variance(high))
+
+
+def balanced_rates(
+    second_moment: Float64, query_blocks: Blocks, key_tiles: Blocks, target: float
+) -> Float64:
+    r"""Probabilities (n_blocks, n_tiles) for which no key's column and no query's row varies more.
+
+    For every tile the cheapest :math:`\pi_{ab}=\min(1,\lambda_b\sqrt{V_{ab}})` with
+    :math:`\sum_a|a|V_{ab}(1/\pi_{ab}-1)` at most ``target``, for every block the same the other way
+    round, and of both the larger one.
+    """
+    by_column = _balanced(second_moment, query_blocks.sizes, target)
+    by_row = _balanced(second_moment.T, key_tiles.sizes, target).T
+    return np.asarray(np.maximum(by_column, by_row))
+
+
+def _balanced(second_moment: Float64, sizes: Index, target: float) -> Float64:
+    root = np.sqrt(second_moment)
+    low, high = (np.full(second_moment.shape[1], value) for value in (-60.0, 800.0))
+    while float((high - low).max()) > 1e-3:
+        middle = (low + high) / 2
+        with np.errstate(over="ignore"):
+            pi = np.minimum(1.0, np.exp(middle) * root)
+        enough = sizes @ (second_moment * (1 / np.maximum(pi, 1e-300) - 1)) <= target
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.minimum(1.0, np.exp(high) * root))

@@ -31,10 +31,12 @@ def draw(
     kernel: ExactKernel,
     found: FoundPairs,
     x: Array,
+    size: Array,
     rate: Float64,
     query_blocks: Blocks,
     key_tiles: Blocks,
     pilot: Pilot,
+    products: Array,
     *,
     allowed: float,
     missing: Missing,
@@ -43,7 +45,10 @@ def draw(
     seed: int,
     stream: int,
 ) -> Sample:
-    """Draw keys for every block at the given rates, multiply, and mend at most so many rows."""
+    """Draw keys for every block at the given rates, multiply, and mend at most so many rows.
+
+    ``size`` has the lengths of the rows of x, ``products`` the exact products of the pilot rows.
+    """
     plan = DrawPlan(
         query_blocks.order,
         query_blocks.start,
@@ -51,16 +56,17 @@ def draw(
         key_tiles.start,
         # A rate beyond float32 means certainty, and so does the largest rate in it.
         np.minimum(rate, np.finfo(np.float32).max).astype(np.float32),
+        size,
         seed,
         stream,
     )
     sums = sampled_product(kernel.geometry, plan, found, x, n_threads=kernel.n_threads)
     y = sums.out
     variance, unseen = np.maximum(sums.variance, 0.0), np.maximum(sums.mass, 0.0)
-    error = y[pilot.rows].astype(np.float64) - pilot.products
-    checked = float((error**2 * pilot.stands_for).sum())
+    error = y[pilot.rows].astype(np.float64) - products
+    checked = float(pilot.stands_for @ np.square(error).sum(axis=1))
     evenness = measured_evenness(checked, float(variance[pilot.rows] @ pilot.stands_for), pilot)
-    y[pilot.rows] = pilot.products
+    y[pilot.rows] = products
     variance[pilot.rows] = 0.0
 
     mended, left_out = np.empty(0, np.int64), 0.0
@@ -76,7 +82,7 @@ def draw(
         )
         if len(some) == 0:
             break
-        exact = kernel.at_queries(some).product(x[:, None]).out[:, 0]
+        exact = kernel.at_queries(some).product(x).out
         left_out += unseen_error(y[some], exact, variance[some], unseen[some])
         y[some] = exact
         variance[some] = 0.0
@@ -148,7 +154,8 @@ def unseen_error(drawn: Array, exact: Array, variance: Float64, mass: Float64) -
     # The variance of the drawn pair is t^2 (1 - pi), and its mass is pi times that.
     share = np.divide(mass, variance, out=np.zeros_like(mass), where=variance > 0)
     term = np.sqrt(variance / np.maximum(1 - share, 0.5))
-    lacking = np.maximum(term - np.abs(drawn.astype(np.float64) - exact), 0.0)
+    seen = np.linalg.norm(drawn.astype(np.float64) - exact, axis=1)
+    lacking = np.maximum(term - seen, 0.0)
     return float(np.maximum(term * lacking, mass).sum())
 
 

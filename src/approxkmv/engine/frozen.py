@@ -1,0 +1,398 @@
+r"""One fixed matrix close to K: near pairs exactly, and some of all others, each drawn by itself.
+
+A pair that was not found near is kept with probability :math:`\pi_{ij}` and has the value
+:math:`K_{ij}/\pi_{ij}`. The matrix is sparse and unbiased, and for any x that was not chosen by
+looking at the draws
+
+.. math:: E\|(\tilde K-K)x\|^2=\sum_j x_j^2\sum_i(1/\pi_{ij}-1)K_{ij}^2,
+
+so that bounding the inner sum for every key bounds the error for every x, and bounding it for every
+query does so for the transpose. Draws shared by a block of queries, as in a product that is made
+once, would not do here: in the transpose they add up instead of cancelling.
+
+Where the queries are the keys, a pair is drawn once for both its places. Keys and queries whose
+own estimate of the inner sum stands out are searched for near pairs in full, and kept whole if that
+does not help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from approxkmv.engine.near import Search
+from approxkmv.engine.order import Blocks
+from approxkmv.engine.outcome import Clock, Outcome
+from approxkmv.engine.planner import Study, study
+from approxkmv.engine.probability import balanced_rates, smoothed
+from approxkmv.exact import ExactKernel
+from approxkmv.leaves import Array, Float64, FoundPairs, Index, Index32, pair_kernel
+
+Mask = npt.NDArray[np.bool_]
+
+# Of the squared error allowed; the rest is for wrong predictions.
+_AIM = 0.5
+# Squares of missed near pairs in a row, of the squared error allowed.
+_MOST_LACKING = 0.1
+# Keys and queries with more than this share of the squared error allowed are searched in full, and
+# kept whole if they still have more; so many of them.
+_STANDS_OUT, _MOST_SEARCHED, _MOST_WHOLE = 0.7, 0.05, 0.01
+_BYTES_PER_PAIR = 8
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenMatrix:
+    """A sparse matrix and some rows and columns; symmetric if so is the kernel matrix."""
+
+    drawn: Drawn
+    near: csr_array  # where symmetric, with both places and the diagonal
+    symmetric: bool
+    whole_keys: Index
+    of_whole_keys: Array  # (n_queries, n_whole_keys)
+    whole_queries: Index
+    of_whole_queries: Array  # (n_keys, n_whole_queries)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory taken."""
+        sparse = sum(a.data.nbytes + a.indices.nbytes for a in (self.drawn.values, self.near))
+        whole = {id(a): a.nbytes for a in (self.of_whole_keys, self.of_whole_queries)}
+        return int(sparse + sum(whole.values()))
+
+    def product(self, x: Array, *, transposed: bool = False) -> Array:
+        """The matrix, or its transpose, times the columns of x."""
+        if transposed and not self.symmetric:
+            y = self.near.T @ x
+            self.drawn.add_transposed(x, y)
+            y[self.whole_keys] += self.of_whole_keys.T @ x
+            # Where a whole key meets a whole query it was counted with the key.
+            part = self.of_whole_queries @ x[self.whole_queries]
+            part[self.whole_keys] = 0
+            return np.asarray(y + part)
+        y = self.near @ x
+        self.drawn.add(x, y)
+        if self.symmetric:
+            self.drawn.add_transposed(x, y)
+        y += self.of_whole_keys @ x[self.whole_keys]
+        others = x.copy()
+        others[self.whole_keys] = 0
+        y[self.whole_queries] += self.of_whole_queries.T @ others
+        return np.asarray(y)
+
+
+def freeze(
+    kernel: ExactKernel,
+    bandwidth: float,
+    *,
+    eps: float,
+    rng: np.random.Generator,
+    max_memory: float,
+) -> tuple[FrozenMatrix | None, Outcome]:
+    """A matrix whose products have an error of at most eps, if it fits and pays."""
+    outcome = Outcome("some pairs are drawn and kept once and for all")
+    clock = Clock(outcome.seconds)
+    ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
+    learnt = study(kernel, bandwidth, ones, eps=eps, rng=rng, outcome=outcome, clock=clock)
+    if learnt is None:
+        return None, outcome
+    pilot, search = learnt.pilot, learnt.search
+    _search_dense_blocks(search, eps)
+    if pilot.symmetric:
+        search.found = both_ways(search.found)
+    clock.lap("search")
+    lacking = pilot.near_sums(pilot.missed(search.found))
+    pi = balanced_rates(
+        smoothed(pilot.per_pair(pilot.light + lacking)),
+        learnt.query_blocks,
+        learnt.key_tiles,
+        _AIM * eps**2,
+    )
+    expected = float(learnt.query_blocks.sizes @ pi @ learnt.key_tiles.sizes)
+    expected /= 2 if pilot.symmetric else 1
+    n_bytes = _BYTES_PER_PAIR * (expected + len(search.found.cols))
+    outcome.pairs += search.pairs
+    outcome.numbers |= {"pairs_drawn": round(expected), "bytes_kept": round(n_bytes)}
+    if expected > 0.1 * len(kernel.queries) * len(kernel.keys):
+        outcome.reason = "too many pairs would have to be kept"
+        return None, outcome
+    if n_bytes > max_memory:
+        outcome.reason = (
+            f"the pairs kept would take {n_bytes:.2g} bytes, more than the {max_memory:.2g} allowed"
+        )
+        return None, outcome
+    drawn = draw_pairs(
+        kernel, bandwidth, learnt.query_blocks, learnt.key_tiles, pi, pilot.symmetric, rng
+    )
+    drawn.take_out(search.found)
+    clock.lap("draw")
+    n_searched = _search_what_stands_out(search, drawn, pilot.symmetric, eps)
+    clock.lap("search")
+    matrix = _with_whole(kernel, learnt, drawn, eps, max_memory - n_bytes)
+    clock.lap("draw")
+    of_key, of_query = drawn.variances(pilot.symmetric)
+    of_key[matrix.whole_keys] = of_query[matrix.whole_queries] = 0
+    outcome.pairs += drawn.values.nnz + matrix.of_whole_keys.size + matrix.of_whole_queries.size
+    outcome.numbers |= {
+        "bytes_kept": matrix.n_bytes,
+        "searched_in_full": n_searched,
+        "whole_keys": len(matrix.whole_keys),
+        "whole_queries": len(matrix.whole_queries),
+        "error_of_a_key": float(np.sqrt(of_key.mean())),
+        "largest_error_of_a_key": float(np.sqrt(of_key.max())),
+        "error_of_a_query": float(np.sqrt(of_query.mean())),
+        "largest_error_of_a_query": float(np.sqrt(of_query.max())),
+    }
+    if max(float(of_key.max()), float(of_query.max())) > 2 * eps**2:
+        outcome.reason = "near pairs are too many or too hard to find"
+        return None, outcome
+    return matrix, outcome
+
+
+def _search_dense_blocks(search: Search, eps: float) -> None:
+    """Find every near pair of blocks of queries in which too many were missed.
+
+    A query without some of its near pairs has an error of their squares, however x looks elsewhere.
+    """
+    pilot = search.pilot
+    lacking = pilot.near_sums(pilot.missed(search.found)).sum(axis=1)
+    of_block = np.bincount(pilot.block_of, lacking) / np.bincount(pilot.block_of)
+    blocks = np.flatnonzero(of_block > _MOST_LACKING * eps**2)
+    if len(blocks):
+        is_dense = np.isin(search.query_blocks.block_of, blocks)
+        search.whole_rows(np.flatnonzero(is_dense).astype(np.int32))
+
+
+def both_ways(found: FoundPairs) -> FoundPairs:
+    """With every pair its mirror image: the search may have met only one of them."""
+    n = len(found.indptr) - 1
+    one_way = _sparse(found.values, found.cols, found.indptr, n)
+    both = one_way.maximum(one_way.T.tocsr())
+    both.sort_indices()
+    return FoundPairs(
+        both.indptr.astype(np.int64), both.indices.astype(np.int32), both.data.astype(np.float32)
+    )
+
+
+class Drawn:
+    """Pairs drawn independently, over their probabilities; queries and keys in order."""
+
+    def __init__(
+        self, query_blocks: Blocks, key_tiles: Blocks, pi: Float64, values: csr_array, once: bool
+    ) -> None:
+        self.query_blocks, self.key_tiles, self.pi = query_blocks, key_tiles, pi
+        self.values, self.once = values, once  # once: a pair is in one of its two places
+        self.of_key = np.zeros(values.shape[1])  # sums of (1 - pi) (K / pi)^2, in order
+        self.of_query = np.zeros(values.shape[0])
+
+    def add(self, x: Array, y: Array) -> None:
+        """Add the product with x to y."""
+        y[self.query_blocks.order] += self.values @ x[self.key_tiles.order]
+
+    def add_transposed(self, x: Array, y: Array) -> None:
+        """Add the product of the transpose with x to y."""
+        y[self.key_tiles.order] += self.values.T @ x[self.query_blocks.order]
+
+    def take_out(self, pairs: FoundPairs) -> None:
+        """Forget these pairs: they are counted elsewhere."""
+        row = place_of(self.query_blocks)[pairs.rows]
+        col = place_of(self.key_tiles)[pairs.cols]
+        at = _positions(self.values, row, col)
+        row, col, at = row[at >= 0], col[at >= 0], at[at >= 0]
+        pi = self.pi[self._block[row], self._tile[col]]
+        variance = (1 - pi) * self.values.data[at].astype(np.float64) ** 2
+        self.of_query -= np.bincount(row, variance, len(self.of_query))
+        self.of_key -= np.bincount(col, variance, len(self.of_key))
+        self.values.data[at] = 0
+
+    @property
+    def _block(self) -> Index:
+        return np.repeat(np.arange(len(self.query_blocks.sizes)), self.query_blocks.sizes)
+
+    @property
+    def _tile(self) -> Index:
+        return np.repeat(np.arange(len(self.key_tiles.sizes)), self.key_tiles.sizes)
+
+    def variances(self, symmetric: bool) -> tuple[Float64, Float64]:
+        """Estimated variance of every key's column and every query's row, by their numbers."""
+        of_key, of_query = np.empty_like(self.of_key), np.empty_like(self.of_query)
+        of_key[self.key_tiles.order] = np.maximum(self.of_key, 0.0)
+        of_query[self.query_blocks.order] = np.maximum(self.of_query, 0.0)
+        if symmetric:
+            both = of_key + of_query
+            return both, both.copy()
+        return of_key, of_query
+
+
+def draw_pairs(
+    kernel: ExactKernel,
+    bandwidth: float,
+    query_blocks: Blocks,
+    key_tiles: Blocks,
+    pi: Float64,
+    once: bool,
+    rng: np.random.Generator,
+) -> Drawn:
+    """Every pair with the probability of its block and tile; one of its two places if ``once``."""
+    n_queries, n_keys = len(kernel.queries), len(kernel.keys)
+    lengths, all_cols, all_values = np.zeros(n_queries + 1, np.int64), [], []
+    of_key, of_query = np.zeros(n_keys), np.zeros(n_queries)
+    for block, of_tiles in enumerate(pi):
+        first, last = query_blocks.start[block : block + 2]
+        if once:
+            of_tiles = np.where(key_tiles.start[1:] > first, of_tiles, 0.0)
+        row, col, tile = bernoulli(of_tiles, last - first, key_tiles, rng)
+        if once:
+            above = first + row < col
+            row, col, tile = row[above], col[above], tile[above]
+        values = pair_kernel(
+            kernel.queries,
+            kernel.keys,
+            query_blocks.order[first + row].astype(np.int64),
+            key_tiles.order[col].astype(np.int64),
+            bandwidth,
+            n_threads=kernel.n_threads,
+        )
+        probability = of_tiles[tile]
+        values /= probability
+        variance = (1 - probability) * values**2
+        of_key += np.bincount(col, variance, n_keys)
+        of_query[first:last] = np.bincount(row, variance, last - first)
+        lengths[first + 1 : last + 1] = np.bincount(row, minlength=last - first)
+        all_cols.append(col)
+        all_values.append(values.astype(kernel.keys.dtype))
+    matrix = _sparse(
+        np.concatenate(all_values), np.concatenate(all_cols), np.cumsum(lengths), n_keys
+    )
+    drawn = Drawn(query_blocks, key_tiles, pi, matrix, once)
+    drawn.of_key, drawn.of_query = of_key, of_query
+    return drawn
+
+
+def bernoulli(
+    pi: Float64, n_rows: int, tiles: Blocks, rng: np.random.Generator
+) -> tuple[Index32, Index32, Index32]:
+    """Rows, columns and tiles of places drawn in ``n_rows`` rows of tiles, by row and column.
+
+    Each with its tile's probability, independently: the gaps between them are geometric.
+    """
+    rows, cols, lengths = [], [], []
+    for p, size, first in zip(pi, tiles.sizes, tiles.start[:-1], strict=True):
+        row, col = np.divmod(_in_tile(p, n_rows * size, rng), np.int32(size))
+        rows.append(row.astype(np.int16 if n_rows < 2**15 else np.int32))
+        cols.append(col + np.int32(first))
+        lengths.append(len(row))
+    tile = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    row = np.concatenate(rows)
+    by_row = np.argsort(row, kind="stable")  # a radix sort for short integers
+    return row[by_row].astype(np.int32), np.concatenate(cols)[by_row], tile[by_row]
+
+
+def _in_tile(p: float, size: int, rng: np.random.Generator) -> Index32:
+    if p <= 0 or p >= 1:
+        return np.arange(size if p >= 1 else 0, dtype=np.int32)
+    mean, scale = p * size, -1 / np.log1p(-p)
+    at_once = int(mean + 4 * np.sqrt(mean) + 4)
+    places = np.empty(0)
+    while len(places) == 0 or places[-1] < size:
+        gaps = np.ceil(scale * rng.standard_exponential(at_once))
+        places = np.append(places, np.cumsum(gaps) + (places[-1] if len(places) else -1.0))
+    return places[: np.searchsorted(places, size)].astype(np.int32)
+
+
+def _search_what_stands_out(search: Search, drawn: Drawn, symmetric: bool, eps: float) -> int:
+    """Find all near pairs of the keys and queries that vary most; their number.
+
+    Where one pair was drawn that should have been found, others were not drawn.
+    """
+    of_key, of_query = drawn.variances(symmetric)
+    n_searched = 0
+    for of, rows in ((of_query, True), (of_key, False))[: 1 if symmetric else 2]:
+        most = int(_MOST_SEARCHED * len(of))
+        index = np.flatnonzero(_stand_out(of, eps, most)).astype(np.int32)
+        n_searched += len(index)
+        if len(index):
+            (search.whole_rows if rows else search.whole_columns)(index)
+    if symmetric:
+        search.found = both_ways(search.found)
+    drawn.take_out(search.found)
+    return n_searched
+
+
+def _with_whole(
+    kernel: ExactKernel, learnt: Study, drawn: Drawn, eps: float, room: float
+) -> FrozenMatrix:
+    """The matrix with keys and queries kept whole that still vary too much."""
+    symmetric, found = learnt.pilot.symmetric, learnt.search.found
+    n_queries, n_keys = len(kernel.queries), len(kernel.keys)
+    of_key, of_query = drawn.variances(symmetric)
+    most = int(min(_MOST_WHOLE, room / 2 / kernel.keys.itemsize / n_queries / n_keys) * n_keys)
+    keys, queries = (_stand_out(of, eps, most) for of in (of_key, of_query))
+    near = _sparse(found.values.astype(kernel.keys.dtype), found.cols, found.indptr, n_keys)
+    _clear(near, queries, keys)
+    _clear(drawn.values, queries[drawn.query_blocks.order], keys[drawn.key_tiles.order])
+    if symmetric:
+        of_whole_keys = of_whole_queries = columns_of(kernel, np.flatnonzero(keys))
+    else:
+        of_whole_keys = columns_of(kernel, np.flatnonzero(keys))
+        of_whole_queries = columns_of(kernel.transposed, np.flatnonzero(queries))
+    return FrozenMatrix(
+        drawn,
+        near,
+        symmetric,
+        np.flatnonzero(keys),
+        of_whole_keys,
+        np.flatnonzero(queries),
+        of_whole_queries,
+    )
+
+
+def columns_of(kernel: ExactKernel, keys: Index) -> Array:
+    """Kernel values (n_queries, len(keys)): the product with the columns of the identity."""
+    return kernel.at_keys(keys).product(np.eye(len(keys), dtype=kernel.keys.dtype)).out
+
+
+def _stand_out(variance: Float64, eps: float, most: int) -> Mask:
+    """Those whose variance is near what is allowed or above, at most some of them."""
+    out = np.zeros(len(variance), np.bool_)
+    worst = np.argsort(variance, kind="stable")[::-1][:most]
+    out[worst[variance[worst] > _STANDS_OUT * eps**2]] = True
+    return out
+
+
+def place_of(blocks: Blocks) -> Index32:
+    """Where each point is in the order."""
+    place = np.empty(len(blocks.order), np.int32)
+    place[blocks.order] = np.arange(len(place))
+    return place
+
+
+def _sparse(values: Array, cols: Index32, indptr: Index, n_keys: int) -> csr_array:
+    """A sparse matrix over these arrays; long integers in one would make the other long, too."""
+    short = indptr.astype(np.int32) if len(cols) < 2**31 else indptr
+    return csr_array((values, cols, short), shape=(len(indptr) - 1, n_keys))
+
+
+def _positions(a: csr_array, rows: Index32, cols: Index32) -> Index:
+    """Where entries of a matrix with ascending columns are stored; -1 where there are none."""
+    low, high = a.indptr[rows].astype(np.int64), a.indptr[rows + 1].astype(np.int64)
+    last = high.copy()
+    while (low < high).any():
+        middle = (low + high) // 2
+        below = (low < high) & (a.indices[np.minimum(middle, a.nnz - 1)] < cols)
+        low, high = (
+            np.where(below, middle + 1, low),
+            np.where(below, high, np.minimum(middle, high)),
+        )
+    there = (low < last) & (a.indices[np.minimum(low, a.nnz - 1)] == cols)
+    return np.where(there, low, -1)
+
+
+def _clear(a: csr_array, rows: Mask, cols: Mask) -> None:
+    """Set some rows and columns to zero."""
+    if rows.any():
+        a.data[np.repeat(rows, np.diff(a.indptr))] = 0
+    if cols.any():
+        a.data[cols[a.indices]] = 0
