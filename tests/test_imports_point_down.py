@@ -52,6 +52,7 @@ ONLY = {
 }
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
+    ["frozen"],
     ["planner", "density", "attention"],
     ["attention_rates", "attention_mean"],
     ["sample"],

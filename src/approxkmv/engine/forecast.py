@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.engine.order import Blocks
-from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
-from approxkmv.leaves import Array, Float64, FoundPairs, Index, Index32
+from approxkmv.leaves import Array, Float64, FoundPairs
 
 # Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
 SAMPLED_PAIR = 1.3
@@ -32,14 +32,6 @@ class Forecast:
     cost: float
     rare_from: float  # near pairs from this value on are not reckoned with in the rates
     rare_mass: float  # squared error of leaving them out
-
-
-def row_squares(rows: Index | Index32, values: Array, x: Array, n_rows: int) -> Float64:
-    """Squared lengths of the rows of a sparse product; ``x`` has a row for each of its values."""
-    squares = np.zeros(n_rows)
-    for column in x.T:
-        squares += np.square(np.bincount(rows, values * column.astype(np.float64), n_rows))
-    return squares
 
 
 class Forecaster:

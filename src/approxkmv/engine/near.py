@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._threads import default_threads
-from approxkmv.engine.forecast import row_squares
 from approxkmv.engine.order import Blocks
-from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.sketch import make_sketcher, sketches
 from approxkmv.leaves import (
     Array,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.engine.order import Blocks
-from approxkmv.leaves import Float64, FoundPairs, Geometry, Index, pilot_rows
+from approxkmv.leaves import Array, Float64, FoundPairs, Geometry, Index, Index32, pilot_rows
 
 # More near pairs than this would cost more to list than they save.
 _MOST_NEAR_PER_ROW = 48
@@ -119,3 +119,11 @@ def run_pilot(
         key_tiles=key_tiles,
         symmetric=geometry.queries is geometry.keys,
     )
+
+
+def row_squares(rows: Index | Index32, values: Array, x: Array, n_rows: int) -> Float64:
+    """Squared lengths of the rows of a sparse product; ``x`` has a row for each of its values."""
+    squares = np.zeros(n_rows)
+    for column in x.T:
+        squares += np.square(np.bincount(rows, values * column.astype(np.float64), n_rows))
+    return squares

@@ -8,7 +8,7 @@ computed exactly, so the worst case is exact plus the pilot and a few tilings.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.ndimage import uniform_filter1d
@@ -35,6 +35,8 @@ _NOT_SEARCHED = 0.02
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.6
 _MOST_DRAWS = 4
+# Pairs that are drawn however short the time: fewer would not tell their own error.
+_FEWEST_DRAWS = 0.01
 # Rows that may be mended, as a share of what the draws cost.
 _MENDING = 0.7
 # Of the squared error allowed: what near pairs that were not found may take before more is
@@ -183,7 +185,7 @@ def sampled(
         if not limit.allows(forecast.cost * factor):
             if best_effort is not None:
                 break
-            factor = limit.pairs_left() / forecast.cost
+            factor = max(limit.pairs_left(), _FEWEST_DRAWS * n_pairs) / forecast.cost
         sample = draw(
             kernel,
             search.found,
@@ -220,7 +222,9 @@ def sampled(
     else:
         outcome.reason = "the error estimate did not come down"
     if outcome.sample is None and not limit.allows(n_pairs):
-        outcome.sample, outcome.stopped = best_effort, True
+        assert best_effort is not None
+        error = max(best_effort.variance, best_effort.checked)
+        outcome.sample, outcome.stopped = replace(best_effort, variance=error), True
         outcome.reason = "the time allowed was too short for the error asked for"
     outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
