@@ -248,12 +248,14 @@ template <class T>
 nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const double> query_shift, Vector<const double> key_shift,
                           Vector<const double> centre, double factor, T slope, bool differences,
-                          Int32s rows, Int32s key_order, Int64s tile_start, T floor,
+                          Int32s rows, Int32s key_order, Int64s tile_start,
+                          Vector<const T> weights, T threshold,
                           Matrix<double> squares, const std::string &isa, int n_threads) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const PilotRows<T> pilot{rows.data(),       rows.shape(0),     key_order.data(),
-                           tile_start.data(), tile_start.shape(0) - 1, floor, squares.data()};
+                           tile_start.data(), tile_start.shape(0) - 1, weights.data(),
+                           threshold,         squares.data()};
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); });
@@ -455,7 +457,7 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("pilot_rows", &bind_pilot_rows<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "rows"_a.noconvert(), "key_order"_a.noconvert(),
-        "tile_start"_a.noconvert(), "floor"_a, "squares"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "tile_start"_a.noconvert(), "weights"_a.noconvert(), "threshold"_a, "squares"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("cell_pairs", &bind_cell_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
         "threshold"_a, "query_sketches"_a.noconvert(), "query_index"_a.noconvert(),
         "radius_squared"_a.noconvert(), "key_sketches"_a.noconvert(), "key_index"_a.noconvert(),

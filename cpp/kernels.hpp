@@ -41,6 +41,7 @@ template <class T> struct Tile {
   T *products;  // out, many columns: [kBlockRows][padded columns]
   T *totals;    // out [kBlockRows] vectors of partial sums of the exponentials
   T *row_max;   // out [kBlockRows], with `online`
+  T *values;    // null, or out [kBlockRows][kPanelKeys]: the exponentials of one panel, no column
 };
 
 // A pair of a panel whose exponent reaches a floor.

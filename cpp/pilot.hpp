@@ -1,4 +1,4 @@
-// Pilot rows: squares of a few whole rows of the matrix, summed over tiles of keys, and near pairs.
+// Pilot rows: weighted squares of a few rows of the matrix, summed over tiles of keys, and near pairs.
 #pragma once
 
 #include "near.hpp"
@@ -12,8 +12,9 @@ template <class T> struct PilotRows {
   const std::int32_t *key_order;
   const std::int64_t *tile_start;
   std::size_t n_tiles;
-  T floor;          // pairs with an exponent from here on are listed
-  double *squares;  // out [tile][row] sums of K^2
+  const T *weights;  // [keys]
+  T threshold;       // pairs with a value from here on are listed
+  double *squares;   // out [tile][row] sums of K^2 times the weights
 };
 
 template <class T>
@@ -28,17 +29,14 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
                 queries.get() + i * d);
   }
   struct Space {
-    Buffer<T> keys, key_shift, ones, scores, lanes;
-    Buffer<Hit<T>> hits;
+    Buffer<T> keys, key_shift, weights, scores, lanes, values;
     Space(std::size_t d, const TypedKernels<T> &k)
         : keys(kPanelKeys * d),
           key_shift(kPanelKeys),
-          ones(2 * kPanelKeys),
+          weights(2 * kPanelKeys),
           scores(std::size_t(k.rows) * kScoreStride),
           lanes(std::size_t(kBlockRows) * 2 * k.width),
-          hits(kBlockRows * kPanelKeys) {
-      std::fill_n(ones.get(), 2 * kPanelKeys, T(1));
-    }
+          values(kBlockRows * kPanelKeys) {}
   };
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d, kernels);
@@ -52,7 +50,7 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
         Tile<T> tile{};
         tile.keys = s.keys.get();
         tile.key_shift = s.key_shift.get();
-        tile.square_x = s.ones.get();
+        tile.square_x = s.weights.get();
         tile.n_dims = d;
         tile.panel_keys = kPanelKeys;
         tile.slope = g.slope;
@@ -60,6 +58,7 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
         tile.differences = g.differences;
         tile.scores = s.scores.get();
         tile.lanes = s.lanes.get();
+        tile.values = s.values.get();
         for (std::int64_t k = pilot.tile_start[t]; k < pilot.tile_start[t + 1]; k += kPanelKeys) {
           const std::int32_t *keys = pilot.key_order + k;
           const std::size_t n_keys = std::min<std::int64_t>(kPanelKeys, pilot.tile_start[t + 1] - k);
@@ -67,6 +66,8 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
           pack_shift(g.key_shift, keys, 0, n_keys, tile.n_keys, s.key_shift.get());
           pack_points(g.keys, keys, 0, n_keys, s.key_shift.get(), kernels, kernels.group_keys,
                       s.keys.get());
+          std::fill_n(s.weights.get(), 2 * tile.n_keys, T(0));
+          for (std::size_t j = 0; j < n_keys; ++j) s.weights.get()[j] = pilot.weights[keys[j]];
           for (std::size_t i = 0; i < pilot.n_rows; i += kBlockRows) {
             const std::size_t n = std::min<std::size_t>(kBlockRows, pilot.n_rows - i);
             tile.queries = queries.get() + i * d;
@@ -74,13 +75,12 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
             tile.n_strips = int((n + kernels.rows - 1) / kernels.rows);
             std::fill_n(tile.lanes, std::size_t(kBlockRows) * 2 * kernels.width, T(0));
             kernels.tile(tile);
-            for (std::size_t r = 0; r < n; ++r)
+            for (std::size_t r = 0; r < n; ++r) {
               squares[i + r] += double(kernels.sum_lanes(tile.lanes + 2 * r * kernels.width));
-            const int n_hits = kernels.hits(tile, pilot.floor, s.hits.get());
-            for (int h = 0; h < n_hits; ++h) {
-              const Hit<T> &hit = s.hits.get()[h];
-              parts[t].push_back({std::int32_t(i) + hit.row, keys[hit.key],
-                                  std::exp(std::min(float(hit.exponent), 0.0f))});
+              const T *values = tile.values + r * kPanelKeys;
+              for (std::size_t j = 0; j < n_keys; ++j)
+                if (values[j] >= pilot.threshold)
+                  parts[t].push_back({std::int32_t(i + r), keys[j], float(values[j])});
             }
           }
         }

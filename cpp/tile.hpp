@@ -246,6 +246,8 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
                          dot(scores, t.x + std::size_t(c) * t.n_keys + first, width));
           if (t.square_x)
             square_sums(scores, t.square_x + first, t.n_keys, width, lanes + n_few * kWidth);
+          if (t.values)
+            for (int j = 0; j < width; ++j) t.values[row * kPanelKeys + j] = scores[j];
         }
         if (t.row_sums) accumulate(t.totals + row * kWidth, total);
       }

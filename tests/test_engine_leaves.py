@@ -160,7 +160,8 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
         rows = rng.integers(0, max(m, 1), 150 if m else 0).astype(np.int32)
         order = rng.permutation(n).astype(np.int32)
         start = np.array([0, n // 3, n // 3, n], np.int64)  # the second tile has no keys
-        args = (geometry_of(a), rows, order, start, threshold)
+        weights = rng.random(n).astype(dtype)
+        args = (geometry_of(a), rows, order, start, weights, threshold)
         got = leaves.pilot_rows(*args, isa=isa, n_threads=1)
         want = reference.pilot_rows(*args)
         t, error = (part[rows] for part in exponents(a))
@@ -170,7 +171,7 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
         flushed = n * float(np.finfo(dtype).smallest_normal)
         for tile, keys in enumerate(tiles):
             relative = np.expm1(2 * error[:, keys]) + (n + 8) * unit
-            square = (e[:, keys] ** 2 * relative).sum(axis=1)
+            square = (e[:, keys] ** 2 * relative) @ weights[keys].astype(np.float64)
             assert (np.abs(got.squares[tile] - want.squares[tile]) <= square + flushed).all()
         found, wanted = np.zeros((2, len(rows), n), np.int64)
         np.add.at(found, (got.near_row, got.near_col), 1)

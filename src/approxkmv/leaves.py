@@ -245,7 +245,7 @@ class Sketches(NamedTuple):
 class PilotSums(NamedTuple):
     """Sums over tiles of keys for some rows, and the near pairs of these rows."""
 
-    squares: Float64  # (n_tiles, n_rows) of K^2
+    squares: Float64  # (n_tiles, n_rows) of K^2 times the weights of the keys
     near_row: Index32  # position among the rows
     near_col: Index32
     near_value: Float32
@@ -345,19 +345,21 @@ def pilot_rows(
     rows: Index32,
     key_order: Index32,
     tile_start: Index,
+    weights: Array,
     threshold: float,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> PilotSums:
-    """Squares of some rows of the matrix, summed over tiles of keys, and their near pairs."""
+    """Weighted squares of some rows of the matrix, summed over tiles, and their near pairs."""
     squares = np.empty((len(tile_start) - 1, len(rows)))
     near = _core.pilot_rows(
         *geometry,
         rows,
         key_order,
         tile_start,
-        float(np.log(threshold)),
+        weights,
+        threshold,
         squares,
         isa or ISA,
         n_threads or default_threads(),

@@ -172,15 +172,16 @@ def pilot_rows(
     rows: Index32,
     key_order: Index32,
     tile_start: Index,
+    weights: Array,
     threshold: float,
 ) -> PilotSums:
     """Whole rows of the matrix, summed tile by tile."""
     exponents = _exponents(geometry)[rows]
     values = np.exp(np.minimum(exponents, 0.0))
     tiles = [key_order[a:b] for a, b in pairwise(tile_start)]
-    near_row, near_col = np.nonzero(exponents >= np.log(threshold))
+    near_row, near_col = np.nonzero(values >= threshold)
     return PilotSums(
-        np.array([(values[:, keys] ** 2).sum(axis=1) for keys in tiles]),
+        np.array([values[:, keys] ** 2 @ weights[keys].astype(np.float64) for keys in tiles]),
         near_row.astype(np.int32),
         near_col.astype(np.int32),
         values[near_row, near_col].astype(np.float32),

@@ -63,6 +63,7 @@ def grouped(
         near &= rows != cols
     pilot = run_pilot(
         kernel.geometry,
+        np.ones(len(keys), dtype),
         blocks,
         tiles,
         rows_per_block=6,

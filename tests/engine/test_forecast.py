@@ -24,6 +24,7 @@ def case_and_pilot(rows_per_block: int = 1000) -> tuple[Case, Pilot]:
     case = clustered()
     pilot = run_pilot(
         case.geometry,
+        np.ones(400),
         case.query_blocks,
         case.key_tiles,
         rows_per_block=rows_per_block,
@@ -192,6 +193,7 @@ def test_opposite_signs_make_pairs_rare_that_would_not_be_otherwise() -> None:
         near_row=pilot.near_row[two],
         near_col=pilot.near_col[two],
         near_square=np.array([0.81, 0.81]),
+        near_weight=np.ones(2),
     )
     target = 5.0
     for sign, rare in ((1.0, False), (-1.0, True)):

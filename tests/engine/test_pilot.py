@@ -16,10 +16,11 @@ from approxkmv.leaves import FoundPairs
 THRESHOLD = 0.03
 
 
-def pilot_of(case: Case, **options: Any) -> Pilot:
+def pilot_of(case: Case, size: np.ndarray, **options: Any) -> Pilot:
     settings = {"rows_per_block": 5, "threshold": THRESHOLD, "rng": np.random.default_rng(0)}
     return run_pilot(
         case.geometry,
+        size,
         case.query_blocks,
         case.key_tiles,
         **(settings | options),
@@ -36,7 +37,9 @@ def test_sums_equal_their_definition(dtype: Any, differences: bool) -> None:
     case = clustered(dtype=dtype, differences=differences)
     # Near values are kept in float32; sums of 400 terms.
     error = case.rounding(dtype) + 400 * float(np.finfo(dtype).eps) + 2e-7
-    pilot = pilot_of(case)
+    size = np.random.default_rng(1).random(400).astype(dtype)
+    size[:20] = 0
+    pilot = pilot_of(case, size)
     rows = case.K[pilot.rows]
     assert pilot.threshold == THRESHOLD
     assert len(pilot.rows) == 5 * len(case.query_blocks.sizes)
@@ -54,6 +57,7 @@ def test_sums_equal_their_definition(dtype: Any, differences: bool) -> None:
     )
     n_tiles = len(case.key_tiles.sizes)
     member = case.key_tiles.block_of[:, None] == np.arange(n_tiles)
+    member = member * size.astype(np.float64)[:, None]
     light = np.where(near, 0.0, rows**2) @ member
     # The light sum is a difference of rounded sums over the tile.
     flushed = 400 * float(np.finfo(dtype).smallest_normal)
@@ -64,13 +68,13 @@ def test_sums_equal_their_definition(dtype: Any, differences: bool) -> None:
     per_pair = pilot.per_pair(pilot.light)
     for block in range(pilot.n_blocks):
         mine = pilot.light[pilot.block_of == block]
-        np.testing.assert_allclose(per_pair[block], mine.mean(axis=0) / case.key_tiles.sizes)
+        np.testing.assert_allclose(per_pair[block], mine.mean(axis=0) / member.sum(axis=0))
 
 
 def test_missed_pairs() -> None:
     """Missed are the near pairs that the list does not have; other rows do not matter."""
     case = clustered()
-    pilot = pilot_of(case)
+    pilot = pilot_of(case, np.ones(400))
     n_near = len(pilot.near_row)
     assert not pilot.missed(case.pairs(0.01)).any()
     assert pilot.missed(FoundPairs.none(300)).all()
@@ -88,7 +92,7 @@ def test_missed_pairs() -> None:
 def test_blocks_smaller_than_the_number_of_rows() -> None:
     """All rows of a block of three are taken, once each."""
     case = clustered(9, 64, rows_per_block=3)
-    pilot = pilot_of(case)
+    pilot = pilot_of(case, np.ones(64))
     np.testing.assert_array_equal(np.sort(pilot.rows), np.arange(9))
     assert (pilot.stands_for == 1).all()
 
@@ -101,6 +105,7 @@ def test_a_point_and_itself_are_not_apart() -> None:
         blocks, tiles = norm_order(kernel.geometry, 25, 25)
         pilot = run_pilot(
             kernel.geometry,
+            np.ones(100),
             blocks,
             tiles,
             rows_per_block=5,
@@ -123,6 +128,7 @@ def test_threshold_rises_where_too_many_pairs_are_near(repeated: bool) -> None:
     blocks, tiles = norm_order(kernel.geometry, 100, 100)
     pilot = run_pilot(
         kernel.geometry,
+        np.ones(2000),
         blocks,
         tiles,
         rows_per_block=4,
@@ -144,6 +150,7 @@ def test_same_bits_on_any_number_of_threads() -> None:
     pilots = [
         run_pilot(
             case.geometry,
+            np.ones(400, np.float32),
             case.query_blocks,
             case.key_tiles,
             rows_per_block=3,

@@ -279,6 +279,7 @@ def test_unseen_error_of_ordinary_rows() -> None:
 def draw_of(case: Case, x: np.ndarray, rate: np.ndarray, found: FoundPairs, **options: Any) -> Any:
     pilot = run_pilot(
         case.geometry,
+        np.abs(x),
         case.query_blocks,
         case.key_tiles,
         rows_per_block=4,

@@ -27,7 +27,9 @@ class Pilot:
     rows: Index  # original numbers, ascending within a block
     block_of: Index  # block of each row
     stands_for: Float64  # how many rows of its block each row stands for
-    light: Float64  # (n_rows, n_tiles) sums of K^2 over the tile's keys that are not near
+    light: Float64  # (n_rows, n_tiles) sums of K^2 |x| over the tile's keys that are not near
+    near_weight: Float64  # |x| of each near pair's key
+    tile_weight: Float64  # (n_tiles,) sums of |x|
     near_row: Index  # near pairs of the rows, by position in `rows`
     near_col: Index
     near_square: Float64  # K^2 of each near pair
@@ -44,11 +46,15 @@ class Pilot:
         return np.asarray(self.rows[self.near_row] != self.near_col)
 
     def per_pair(self, sums: Float64) -> Float64:
-        """Mean over the pairs of each block and tile, from sums (n_rows, n_tiles) of the rows."""
+        """Mean over the pairs of each block and tile, from sums (n_rows, n_tiles) of the rows.
+
+        Weighed with |x|: draws in proportion to |x| have a variance in proportion to K^2 |x|.
+        """
         total = np.zeros((self.n_blocks, sums.shape[1]))
         np.add.at(total, self.block_of, sums)
         n_rows = np.bincount(self.block_of, minlength=self.n_blocks)
-        return np.asarray(total / (n_rows[:, None] * self.key_tiles.sizes))
+        weight = n_rows[:, None] * self.tile_weight
+        return np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
 
     def missed(self, found: FoundPairs) -> npt.NDArray[np.bool_]:
         """Which near pairs of the rows the search has not found."""
@@ -60,15 +66,17 @@ class Pilot:
         return ~np.isin(self.near_row * n_keys + self.near_col, row * n_keys + col)
 
     def near_sums(self, chosen: npt.NDArray[np.bool_]) -> Float64:
-        """Sums (n_rows, n_tiles) of K^2 over some of the near pairs."""
+        """Sums (n_rows, n_tiles) of K^2 |x| over some of the near pairs."""
         sums = np.zeros_like(self.light)
         tile = self.key_tiles.block_of[self.near_col[chosen]]
-        np.add.at(sums, (self.near_row[chosen], tile), self.near_square[chosen])
+        mass = self.near_square * self.near_weight
+        np.add.at(sums, (self.near_row[chosen], tile), mass[chosen])
         return sums
 
 
 def run_pilot(
     geometry: Geometry,
+    size: Array,
     query_blocks: Blocks,
     key_tiles: Blocks,
     *,
@@ -79,30 +87,34 @@ def run_pilot(
 ) -> Pilot:
     """Evaluate ``rows_per_block`` random rows of every block against all keys.
 
+    ``size`` is |x|, or the lengths of its rows.
+
     The threshold is raised where more pairs would reach it than are worth listing.
     """
     places = np.concatenate(
         [
-            first + np.sort(rng.choice(size, min(rows_per_block, size), replace=False))
-            for first, size in zip(query_blocks.start[:-1], query_blocks.sizes, strict=True)
+            first + np.sort(rng.choice(n, min(rows_per_block, n), replace=False))
+            for first, n in zip(query_blocks.start[:-1], query_blocks.sizes, strict=True)
         ]
     )
     rows = query_blocks.order[places]
     some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
     order, start = key_tiles.order, key_tiles.start
-    near = pilot_rows(geometry, some, order, start, threshold, n_threads=n_threads).near_value
+    near = pilot_rows(geometry, some, order, start, size, threshold, n_threads=n_threads).near_value
     most = _MOST_NEAR_PER_ROW * len(some)
     if len(near) > most:
         threshold = float(np.partition(near, len(near) - most)[-most])
         # Repeated points: equal values by the million, just below the threshold from now on.
         if np.count_nonzero(near >= threshold) > 2 * most:
             threshold *= 1.001
-    sums = pilot_rows(geometry, rows, order, start, threshold, n_threads=n_threads)
+    sums = pilot_rows(geometry, rows, order, start, size, threshold, n_threads=n_threads)
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2
     squares = np.ascontiguousarray(sums.squares.T)
     near_sums = np.zeros_like(squares)
-    np.add.at(near_sums, (near_row, key_tiles.block_of[near_col]), near_square)
+    near_weight = size[near_col].astype(np.float64)
+    tile = key_tiles.block_of[near_col]
+    np.add.at(near_sums, (near_row, tile), near_square * near_weight)
     block_of = query_blocks.block_of[rows].astype(np.int64)
     n_blocks = len(query_blocks.sizes)
     return Pilot(
@@ -111,6 +123,8 @@ def run_pilot(
         stands_for=(query_blocks.sizes / np.bincount(block_of, minlength=n_blocks))[block_of],
         # Both sums are rounded: the difference may fall below zero by a rounding error.
         light=np.maximum(squares - near_sums, 0.0),
+        near_weight=near_weight,
+        tile_weight=np.bincount(key_tiles.block_of, size.astype(np.float64), len(key_tiles.sizes)),
         near_row=near_row,
         near_col=near_col,
         near_square=near_square,

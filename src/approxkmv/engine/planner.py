@@ -18,7 +18,7 @@ from approxkmv.engine.near import Missing, Search, cell_depth
 from approxkmv.engine.order import Blocks, norm_order
 from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample
 from approxkmv.engine.pilot import Pilot, run_pilot
-from approxkmv.engine.sample import draw
+from approxkmv.engine.sample import draw, spread
 from approxkmv.exact import ExactKernel
 from approxkmv.leaves import Array, Index32
 
@@ -35,6 +35,9 @@ _NOT_SEARCHED = 0.02
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.6
 _MOST_DRAWS = 4
+# The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
+# may be from those of the forecast.
+_ROOM, _LOWERED, _RAISED = 0.95, 0.7, 2.0
 # Pairs that are drawn however short the time: fewer would not tell their own error.
 _FEWEST_DRAWS = 0.01
 # Rows that may be mended, as a share of what the draws cost.
@@ -88,9 +91,10 @@ def study(
     clock.lap("order")
     pilot = run_pilot(
         geometry,
+        size,
         query_blocks,
         key_tiles,
-        rows_per_block=_PILOT_ROWS,
+        rows_per_block=_PILOT_ROWS if len(query_blocks.sizes) < _MOST_BLOCKS else _PILOT_ROWS - 1,
         threshold=min(0.5, _NEAR * eps / math.sqrt(n_keys)),
         rng=rng,
         n_threads=n_threads,
@@ -176,7 +180,8 @@ def sampled(
     products = kernel.at_queries(learnt.pilot.rows).product(x).out
     outcome.pairs += len(products) * n_keys
     clock.lap("pilot")
-    seed, factor = int(rng.integers(2**63)), 1.0
+    seed = int(rng.integers(2**63))
+    factor = first_factor(forecast, missing, allowed, delta)
     best_effort: Sample | None = None
     for attempt in range(_MOST_DRAWS):
         if forecast.cost * factor > 0.8 * n_pairs and limit.allows(n_pairs):
@@ -229,6 +234,19 @@ def sampled(
     outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
     return outcome
+
+
+def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: float) -> float:
+    """By how much the rates of the forecast are raised, or lowered, for the first draw.
+
+    The forecast aims at a mean squared error; what must be met is its upper limit, which is the
+    nearer to the mean the more blocks share in the error, and what is missing takes its part.
+    """
+    predicted = forecast.rates.variance
+    above = spread(predicted, delta)
+    # Where few blocks share in the error, the prediction is less certain, too.
+    room = _ROOM / math.sqrt(above) * allowed - max(missing.at_most, forecast.rare_mass)
+    return min(max(float(predicted.sum()) * above / room, _LOWERED), _RAISED)
 
 
 def row_lengths(x: Array) -> Array:

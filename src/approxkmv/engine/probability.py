@@ -46,7 +46,7 @@ class Rates:
 
     rate: Float64  # (n_blocks, n_tiles)
     pairs: float  # expected kernel evaluations
-    variance: float  # predicted variance of the product, summed over rows
+    variance: Float64  # (n_blocks,) predicted variance of the product, summed over rows
 
     def scaled(self, factor: float) -> Float64:
         """Rates for a variance smaller by about ``factor``."""
@@ -87,7 +87,7 @@ class Entries:
 def solve_rates(
     second_moment: Float64, entries: Entries, query_blocks: Blocks, key_tiles: Blocks, target: float
 ) -> Rates:
-    """The cheapest rates whose predicted variance is ``target``."""
+    """The cheapest rates whose predicted variance, over all rows, is ``target``."""
     n_pairs = np.outer(query_blocks.sizes, key_tiles.sizes).astype(np.float64)
     root = np.sqrt(second_moment)
     with np.errstate(divide="ignore"):
@@ -107,7 +107,11 @@ def solve_rates(
         middle = (low + high) / 2
         low, high = (middle, high) if variance(middle) > target else (low, middle)
     pairs = float(pairs_of @ entries.mean_drawn(centres + high))
-    return Rates(math.exp(min(high, 300.0)) * root, pairs, variance(high))
+    excess = entries.mean_excess(np.minimum(log_root + high, 300.0))
+    by_block = (n_pairs * second_moment * entries.rms**2 * excess).sum(axis=1)
+    # Without the bins, which matter little: all together it is what was solved for.
+    by_block *= variance(high) / max(float(by_block.sum()), np.finfo(float).tiny)
+    return Rates(math.exp(min(high, 300.0)) * root, pairs, by_block)
 
 
 def balanced_rates(
