@@ -124,7 +124,9 @@ def run_pilot(
         # Both sums are rounded: the difference may fall below zero by a rounding error.
         light=np.maximum(squares - near_sums, 0.0),
         near_weight=near_weight,
-        tile_weight=np.bincount(key_tiles.block_of, size.astype(np.float64), len(key_tiles.sizes)),
+        tile_weight=np.asarray(
+            np.bincount(key_tiles.block_of, size, len(key_tiles.sizes)), np.float64
+        ),
         near_row=near_row,
         near_col=near_col,
         near_square=near_square,

@@ -164,7 +164,8 @@ def spread(variances: Float64, delta: float) -> float:
     total = float(variances.sum())
     if total <= 0:
         return 1.0
-    degrees = total**2 / float((variances**2).sum())
+    # Shares first: squares of tiny variances underflow.
+    degrees = 1 / float(np.square(variances / total).sum())
     # The quantile of chi-squared, without the weight of importing scipy.stats.
     return max(1.0, 2 * float(gammaincinv(degrees / 2, 1 - delta)) / degrees)
 
