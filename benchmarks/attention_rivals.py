@@ -63,6 +63,12 @@ def mean_of_values(head: Head, size: int) -> Tensor:
     return head.value.mean(dim=0).expand(len(head.query), -1)
 
 
+def running_mean(head: Head, size: int) -> Tensor:
+    """The mean of the values that a query sees."""
+    n_seen = torch.arange(1, len(head.value) + 1)
+    return head.value.cumsum(dim=0) / n_seen[:, None]
+
+
 def uniform(head: Head, n_drawn: int) -> Tensor:
     """The same uniform sample of keys for all queries, without repeats."""
 
@@ -149,6 +155,7 @@ class Entry(NamedTuple):
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 RIVALS = {
     "mean(V)": Entry(mean_of_values, (1,)),
+    "running mean": Entry(running_mean, (1,)),
     "uniform keys": Entry(uniform, SIZES),
     "KDEformer": Entry(kdeformer, SIZES, ({"n_bits": 4}, {"n_bits": 7}, {"n_bits": 10})),
     "HyperAttention": Entry(
@@ -158,6 +165,7 @@ RIVALS = {
     "Performer": Entry(performer, SIZES[:5]),
 }
 NOT_CAUSAL = ("Nystroem",)
+ONLY_CAUSAL = ("running mean",)
 
 
 def _whole(head: Head, cross: Callable[..., Part], fewest: int) -> Tensor:

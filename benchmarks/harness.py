@@ -20,6 +20,8 @@ from approxkmv._table import table
 from approxkmv._timing import Spread, interleaved, ratio
 
 OURS = "approxkmv"
+# After a run its threads may spin for some milliseconds and slow down whoever is next.
+_REST = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def race(
     error: Callable[[Any], float],
 ) -> None:
     """Run the contestants interleaved; times, ratios to ours and errors go to the report."""
-    timings = interleaved(contestants, repetitions)
+    timings = interleaved(contestants, repetitions, after_each=lambda: time.sleep(_REST))
     for name, timing in timings.items():
         report.seconds[name] = timing.seconds
         report.errors[name] = error(timing.result)

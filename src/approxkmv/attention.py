@@ -257,7 +257,11 @@ class _Run:
         sums = replace(self.heads, values=values).exact(
             heads, scale=self.scale, is_causal=self.is_causal, n_threads=self.n_threads
         )
-        self.output[heads] = np.ldexp(sums.out, exponent) if exponent else sums.out
+        output = np.ldexp(sums.out, exponent) if exponent else sums.out
+        if len(heads) == len(self.heads):
+            self.output = output
+        else:
+            self.output[heads] = output
         done = time.perf_counter()
         self.seconds["exact"] = done - start
         for head in heads.tolist():

@@ -13,6 +13,7 @@ from scipy.stats import binom
 from approxkmv import leaves, reference
 from approxkmv.engine import attention as engine
 from approxkmv.engine.attention import sampled_attention
+from approxkmv.engine.attention_mean import mean_output
 from approxkmv.engine.attention_order import order_blocks, pilot_rows
 from approxkmv.engine.attention_rates import solve_rate
 from approxkmv.leaves import AttentionRates
@@ -204,6 +205,48 @@ def test_nearly_uniform_attention_is_the_mean() -> None:
     assert (result.output == mean).all(axis=1).mean() > 0.9
     assert result.error <= 0.05
     assert abs(result.estimate / result.error - 1) <= 0.25
+
+
+def two_groups(share: float, *, blunt: float) -> Head:
+    """Queries of one norm: a share of them looks at one key in sixteen, whose values have 1 added.
+
+    The others look at as many other keys, with scores of size ``blunt``; their values are noise.
+    """
+    rng = np.random.default_rng(0)
+    query, key = np.zeros((2, N, D), np.float32)
+    apart = rng.permutation(N)[: N // 8]
+    key[apart[::2], 0] = key[apart[1::2], 1] = 1
+    query[:, 1], query[:, 2] = blunt, np.sqrt(16 - blunt**2)
+    query[rng.permutation(N)[: round(share * N)], :3] = 4, 0, 0
+    value = 0.1 * gauss(N, 48, 3)
+    value[apart[::2], 0] += 1
+    return Head(query, key, value, 1.0, False)
+
+
+def means_taken(head: Head, eps: float, n_runs: int) -> int:
+    moved = engine._prepare(*head[:3], head.scale, None)[0]
+    allowed = (eps * moved.value_factor) ** 2 * float((head.value.astype("f8") ** 2).sum())
+    return sum(
+        mean_output(moved, allowed, np.random.default_rng(seed), None) is not None
+        for seed in range(n_runs)
+    )
+
+
+@pytest.mark.parametrize(("share", "blunt", "eps"), [(0.4, 4.0, 0.14), (0.03, 0.0, 0.1)])
+def test_the_mean_is_not_taken_for_some_rows_far_from_it(
+    share: float, blunt: float, eps: float
+) -> None:
+    """Two in five rows that nothing tells from the others; or few rows, of no larger norm.
+
+    The mean would be wrong even if the 64 sharpest rows were exact. Of the first head 32 rows are
+    drawn, and all of the five largest strata miss the bad rows with probability 4e-5. Without what
+    is added to the values, the same scores leave the mean as the answer.
+    """
+    head = two_groups(share, blunt=blunt)
+    squares = ((exact_of(head) - head.value.mean(axis=0)) ** 2).sum(axis=1)
+    assert np.sort(squares)[:-64].sum() > (eps * np.linalg.norm(head.value)) ** 2
+    assert means_taken(head, eps, 10) == 0
+    assert means_taken(head._replace(value=0.1 * gauss(N, 48, 3)), eps, 10) == 10
 
 
 def test_equal_values_are_the_output() -> None:

@@ -1,9 +1,10 @@
 r"""Where attention is nearly uniform, the mean of all values is the answer, at next to no cost.
 
-Its error is estimated from exact rows. The larger the norm of a query, the sharper its row can be
-(on word vectors ten rows of 16,384 were half of the squared error). So the rows of largest norm are
-computed and keep their exact outputs; the others are drawn from strata of decreasing norm, each
-twice as large as the one before, and the largest error met in a stratum must do for all of it.
+Its error is estimated from exact rows. The more a query's scores vary over the keys, the sharper
+its row (on word vectors ten rows of 16,384 were half of the squared error). So the rows of largest
+variance are computed and keep their exact outputs; the others are drawn from strata of decreasing
+variance, each twice as large as the one before, and the largest error met in a stratum must do for
+all of it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.leaves import Array, AttentionHead, Index, tile_product
+from approxkmv.leaves import Array, AttentionHead, Float64, Index, project, tile_product
 
-# At most so many rows, and such a part of the exact work, for rows of largest norm and others.
+# At most so many rows, and such a part of the exact work, for rows of largest variance and others.
 _MOST_ROWS, _LEAST_KEYS_PER_ROW = 256, 128
 _POINTS_FOR_PREDICTION = 1024
 # The prediction decides only whether rows are worth computing.
 _HOPELESS = 4.0
+# Where it is a near thing, four times as many rows: the next strata are four times as large, but
+# the sharpest rows are out of them.
+_SECOND_TRY, _NEARLY = 4, 2.0
 
 
 class MeanOutput(NamedTuple):
@@ -36,11 +40,32 @@ def mean_output(
     head: AttentionHead, allowed: float, rng: np.random.Generator, n_threads: int | None
 ) -> MeanOutput | None:
     """The mean of all values as output, if its squared error is surely below ``allowed``."""
-    n_queries, n_keys = len(head.queries), len(head.keys)
+    n_keys = len(head.keys)
     n_largest = min(_MOST_ROWS, n_keys // _LEAST_KEYS_PER_ROW) // 2
-    if n_largest < 2 or _predicted_error(head) > _HOPELESS * allowed:
+    if n_largest < 2:
         return None
-    order = np.argsort(-np.einsum("ij,ij->i", head.queries, head.queries), kind="stable")
+    variance = _score_variance(head, n_threads)
+    if not _predicted_error(head, variance) <= _HOPELESS * allowed:  # it may not be a number
+        return None
+    order = np.argsort(-variance, kind="stable")
+    for size in (n_largest, _SECOND_TRY * n_largest):
+        found, most = _from_rows(head, order, size, rng, n_threads)
+        if most <= allowed:
+            return found
+        if most > _NEARLY * allowed:
+            break
+    return None
+
+
+def _from_rows(
+    head: AttentionHead,
+    order: Index,
+    n_largest: int,
+    rng: np.random.Generator,
+    n_threads: int | None,
+) -> tuple[MeanOutput, float]:
+    """The mean with the first rows exact, and what its squared error is surely below."""
+    n_queries, n_keys = len(order), len(head.keys)
     edges = n_largest * 2 ** np.arange(64, dtype=np.float64)
     edges = np.append(edges[edges < n_queries], n_queries).astype(np.int64)
     per_stratum = max(4, n_largest // max(1, len(edges) - 1))
@@ -61,21 +86,39 @@ def mean_output(
     outputs = sums.out / sums.totals[:, None]
     moved = (outputs[n_largest:] - head.value_centre) * head.value_factor
     squares = (moved**2).sum(axis=1).reshape(len(drawn), per_stratum)
-    if float(np.diff(edges) @ squares.max(axis=1)) > allowed:
-        return None
     error = float(np.diff(edges) @ squares.mean(axis=1))
-    return MeanOutput(rows, outputs, error, len(rows) * n_keys)
+    most = float(np.diff(edges) @ squares.max(axis=1))
+    return MeanOutput(rows, outputs, error, len(rows) * n_keys), most
 
 
-def _predicted_error(head: AttentionHead) -> float:
+def _score_variance(head: AttentionHead, n_threads: int | None) -> Float64:
+    """Variance of each query's scores over the keys, from some of the keys.
+
+    By ``project``: after a matrix product of NumPy, the threads of its BLAS spin for a while on the
+    cores that are needed next.
+    """
+    sample = head.keys[:: max(1, len(head.keys) // _POINTS_FOR_PREDICTION)]
+    moved = sample - sample.mean(axis=0)
+    largest = float(np.abs(moved).max())
+    points = (moved / (largest if largest > 0 else 1.0)).astype(np.float32)
+    dims, everyone = (np.arange(n, dtype=np.int32) for n in (points.shape[1], len(head.queries)))
+    columns = np.ascontiguousarray(points.T)
+    covariance = project(columns, dims, np.zeros(len(points)), points, n_threads=n_threads)
+    covariance /= np.float32(max(1, len(points) - 1))
+    images = project(head.queries, everyone, np.zeros(len(dims)), covariance, n_threads=n_threads)
+    with np.errstate(over="ignore", invalid="ignore"):  # huge scores: infinite or not a number
+        products = np.einsum("ij,ij->i", images, head.queries, dtype=np.float64)
+        factor = np.square(np.float64(head.scale * largest))
+        return np.asarray(factor * np.maximum(products, 0.0))
+
+
+def _predicted_error(head: AttentionHead, variance: Float64) -> float:
     r"""Squared error of the mean if scores and values were normally distributed.
 
     Then :math:`\sum_j p_{ij}^2 = e^{s_i}/n` for scores of variance :math:`s_i` over the keys.
     """
     n_keys = len(head.keys)
-    keys, values = (a[:: max(1, n_keys // _POINTS_FOR_PREDICTION)] for a in head[1:3])
-    queries = head.queries[:: max(1, len(head.queries) // _POINTS_FOR_PREDICTION)]
-    spread = head.scale**2 * ((queries @ np.cov(keys, rowvar=False)) * queries).sum(axis=1)
-    squares = np.exp(np.minimum(spread, math.log(n_keys))) / n_keys
+    values = head.values[:: max(1, n_keys // _POINTS_FOR_PREDICTION)]
+    squares = np.exp(np.minimum(variance, math.log(n_keys))) / n_keys
     moved = (values - head.value_centre) * head.value_factor
     return len(head.queries) * float(squares.mean() * (moved**2).sum(axis=1).mean())

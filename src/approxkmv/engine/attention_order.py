@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from approxkmv.leaves import Array, AttentionBlocks, Index32, random_tiling
+from approxkmv.leaves import Array, AttentionBlocks, Index32, project, random_tiling
 
 # A multiple of every micro tile's rows; larger blocks would share keys between unlike queries.
 _ROWS_PER_BLOCK = 96
@@ -24,7 +24,12 @@ _MOST_BAND_BLOCKS = 4
 
 
 def order_blocks(
-    query: Array, key: Array, *, is_causal: bool, rng: np.random.Generator
+    query: Array,
+    key: Array,
+    *,
+    is_causal: bool,
+    rng: np.random.Generator,
+    n_threads: int | None = None,
 ) -> AttentionBlocks:
     """Cut queries into blocks of 96, or a multiple where there are many."""
     n_queries, n_keys = len(query), len(key)
@@ -40,9 +45,13 @@ def order_blocks(
         tokens = np.arange(max(n_queries, n_keys), dtype=np.int32)
         return AttentionBlocks(tokens[:n_queries], start, tokens[:n_keys], before, stop, True)
     depth = max(0, int(math.log2(n_keys / size)))
-    directions = rng.standard_normal((depth, key.shape[1])).astype(key.dtype)
+    directions = rng.standard_normal((key.shape[1], depth)).astype(np.float32)
+    # Not a matrix product of NumPy: after one, the threads of a BLAS spin on the cores for a while.
+    everyone = np.arange(max(n_queries, n_keys), dtype=np.int32)
+    origin = np.zeros(key.shape[1])
     tiling = random_tiling(
-        (key @ directions.T).astype(np.float32), (query @ directions.T).astype(np.float32)
+        project(key, everyone[:n_keys], origin, directions, n_threads=n_threads),
+        project(query, everyone[:n_queries], origin, directions, n_threads=n_threads),
     )
     first = np.searchsorted(tiling.query_start, start[:-1], side="right") - 1
     last = np.searchsorted(tiling.query_start, start[1:] - 1, side="right")
