@@ -27,6 +27,15 @@ def test_runs_are_interleaved_after_one_untimed_round() -> None:
     assert rounds == ["abc", "abc", "bca", "cab", "abc"]
 
 
+def test_without_a_warm_up_the_first_round_is_timed() -> None:
+    """Two rounds, two times, nothing before them."""
+    calls: list[str] = []
+    run = {name: (lambda name=name: calls.append(name)) for name in "ab"}  # type: ignore[misc]
+    timings = interleaved(run, 2, warm_up=False)
+    assert "".join(calls) == "abba"
+    assert [len(timing.seconds) for timing in timings.values()] == [2, 2]
+
+
 def test_only_the_contestant_is_timed() -> None:
     """Times are those of the clock around each call, without what happens after each."""
     clock = FakeClock()

@@ -38,13 +38,15 @@ def interleaved(
     contestants: Mapping[str, Callable[[], Any]],
     repetitions: int = 5,
     *,
+    warm_up: bool = True,
     clock: Callable[[], float] = time.perf_counter,
     after_each: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
     """Time several callables against each other: one run of each in turn, `repetitions` times.
 
-    A change of the machine's speed then meets all of them alike. Each runs once untimed first,
-    and each repetition starts with another one, so that none always follows the same.
+    A change of the machine's speed then meets all of them alike. Each runs once untimed first
+    (unless ``warm_up`` is False: for what has been run before), and each repetition starts with
+    another one, so that none always follows the same.
 
     Parameters
     ----------
@@ -52,6 +54,8 @@ def interleaved(
         What to time; called without arguments.
     repetitions : int
         Timed runs of each.
+    warm_up : bool
+        Whether an untimed round comes first.
     clock : callable
         Where the time comes from.
     after_each : callable
@@ -65,7 +69,7 @@ def interleaved(
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     results: dict[str, Any] = {}
     names = list(contestants)
-    for repetition in range(-1, repetitions):
+    for repetition in range(-1 if warm_up else 0, repetitions):
         first = max(repetition, 0) % len(names)
         for name in names[first:] + names[:first]:
             results[name] = None  # frees the last result before the next is made

@@ -55,6 +55,15 @@ def test_limit_and_report(place, capsys):
     assert str(place) not in html
 
 
+def test_several_figures_in_one_go(place, capsys):
+    """One model loaded for all of them, one report; a figure named twice is run once."""
+    report = place / "several.html"
+    assert reproduce(place, "fig2", "fig1", "fig2", "--html", str(report)) == 0
+    assert capsys.readouterr().out.count("claim, measured, holds or not") == 1
+    assert re.findall('<section id="([a-z0-9]+)"', report.read_text()) == ["fig2", "fig1"]
+    assert "approxkmv reproduce fig2 fig1" in report.read_text()
+
+
 def test_all_goes_on_without_word_vectors(place, capsys, monkeypatch):
     """What can be run is run; what cannot is said, and the exit code tells."""
     monkeypatch.chdir(place)

@@ -141,7 +141,6 @@ def test_long_contexts_layer_by_layer(tmp_path):
         "heads_step": 1,
         "eps": 0.1,
         "repetitions": 1,
-        "engine": "any",
     }
     stopped = setup_for(tmp_path / "out", progress=Interrupting(after=1))
     with pytest.raises(KeyboardInterrupt):

@@ -26,10 +26,16 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser = subparsers.add_parser(
         "reproduce",
         help="the experiments of the paper, on its models or on others",
-        description="Measure what a figure of the paper shows and compare it with what the paper "
+        description="Measure what figures of the paper show and compare it with what the paper "
         "says. Finished texts are kept in the folder: run the same command again to go on.",
     )
-    parser.add_argument("figure", choices=_NAMES, help="which experiment; beyond: what it left out")
+    parser.add_argument(
+        "figures",
+        nargs="+",
+        choices=_NAMES,
+        metavar="FIGURE",
+        help=f"which experiments, of {', '.join(_NAMES)}; beyond: what the paper left out",
+    )
     parser.add_argument(
         "--model",
         action="append",
@@ -63,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
     notes: list[str] = []
     setup = _setup(args, notes)
-    names = FIGURES if args.figure == "all" else (args.figure,)
+    everything = "all" in args.figures
+    names = FIGURES if everything else tuple(dict.fromkeys(args.figures))
     outcomes: list[Outcome] = []
     missing = 0
     for name in names:
@@ -75,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             )
             raise
         except (FileNotFoundError, ImportError) as error:
-            if args.figure != "all":
+            if not everything:
                 raise
             missing += 1
             notes.append(f"{name} was not run: {error}")
@@ -145,7 +152,7 @@ def _write_report(
 
 def _command(args: argparse.Namespace) -> str:
     """The command as one would type it, paths cut to their last part."""
-    words = ["approxkmv", "reproduce", args.figure]
+    words = ["approxkmv", "reproduce", *args.figures]
     for model in args.model:
         words += ["--model", Path(model).name]
     for name in ("texts", "glove"):

@@ -35,7 +35,12 @@ def measured_heads(
     for head in heads:
         if head.head % settings["heads_step"] == 0:
             for n in settings["lengths"]:
-                about = {"layer": head.layer, "head": head.head, "n": n}
+                about = {
+                    "layer": head.layer,
+                    "head": head.head,
+                    "is_causal": head.is_causal,
+                    "n": n,
+                }
                 numbers = head_constants(head, n) | head_cost(head, n, settings, n_threads)
                 found.append(about | numbers)
     return found
@@ -50,16 +55,12 @@ def head_constants(head: Head, n: int) -> Record:
 
 
 def head_cost(head: Head, n: int, settings: dict[str, Any], n_threads: int | None) -> Record:
-    """Pairs evaluated, and exact and approximate time, of this head on the first n tokens.
-
-    Attention with the head's own values and mask where the package has it; otherwise without the
-    mask, and with the first column of the values.
-    """
-    value = head.value[:n] if engine.NAME == "attention" else head.value[:n, :1]
-    arrays = head.query[:n], head.key[:n], np.ascontiguousarray(value)
+    """Pairs evaluated, and exact and approximate time, of this head on the first n tokens."""
+    arrays = head.query[:n], head.key[:n], head.value[:n]
     options: dict[str, Any] = {
         "scale": head.scale,
         "is_causal": head.is_causal,
+        "rng": 0,
         "n_threads": n_threads,
     }
     times = _timing.interleaved(
@@ -74,7 +75,7 @@ def head_cost(head: Head, n: int, settings: dict[str, Any], n_threads: int | Non
     return {
         "method": done.method,
         "pairs": rounded(done.pairs),
-        "error": rounded(np.linalg.norm(difference) / np.linalg.norm(value)),
+        "error": rounded(np.linalg.norm(difference) / np.linalg.norm(head.value[:n])),
         "speed_up": rounded(_timing.ratio(times["exact"], times["engine"]).median),
         "seconds": {name: rounded(list(timing.seconds)) for name, timing in times.items()},
     }

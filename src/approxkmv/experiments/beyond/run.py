@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Any
 
 from approxkmv.capture import capture_heads
-from approxkmv.experiments import engine
 from approxkmv.experiments.beyond.long import long_tokens, measured_heads
 from approxkmv.experiments.beyond.plot import outcome
 from approxkmv.experiments.heads import head_tables, measure_heads
@@ -20,8 +19,6 @@ from approxkmv.experiments.setup import Setup
 def run(setup: Setup) -> Outcome:
     """Measure short texts and one long one, as far as they are not on record, then plot."""
     settings = setup.settings("beyond")
-    # A record made through other functions is no record of these.
-    settings["engine"] = engine.NAME
     choices = setup.models.choose(settings["models"])
     measure_heads(setup, choices)
     long_choices = setup.models.choose_any(settings["long_models"])
