@@ -23,7 +23,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.gpytorch", "approxkmv.spectrum"],
     ["approxkmv.sklearn"],
     ["approxkmv.solver"],
-    ["approxkmv.nystroem"],
+    ["approxkmv.nystroem", "approxkmv.krylov"],
     ["approxkmv.huggingface"],
     ["approxkmv.operator", "approxkmv.torch"],
     ["approxkmv.attention"],
