@@ -56,9 +56,9 @@ STAGES = [
     ["attention_rates", "attention_mean"],
     ["sample"],
     ["forecast"],
-    ["near", "probability"],
+    ["near", "probability", "cells"],
     ["sketch"],
-    ["pilot", "cells"],
+    ["pilot"],
     ["order", "outcome", "attention_order"],
 ]
 # Faces of another package: importing one asks for that package, and says how to install it.
