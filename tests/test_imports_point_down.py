@@ -23,7 +23,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.gpytorch", "approxkmv.spectrum"],
     ["approxkmv.sklearn"],
     ["approxkmv.solver"],
-    ["approxkmv.nystroem"],
+    ["approxkmv.nystroem", "approxkmv.krylov"],
     ["approxkmv.huggingface"],
     ["approxkmv.operator", "approxkmv.torch"],
     ["approxkmv.attention"],
@@ -57,9 +57,9 @@ STAGES = [
     ["attention_rates", "attention_mean"],
     ["sample"],
     ["forecast"],
-    ["near", "probability"],
+    ["near", "probability", "cells"],
     ["sketch"],
-    ["pilot", "cells"],
+    ["pilot"],
     ["order", "outcome", "attention_order"],
 ]
 # Faces of another package: importing one asks for that package, and says how to install it.

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import approxkmv as akmv
+from approxkmv import datasets
 from approxkmv.exact import gaussian_kernel
 from approxkmv.sklearn import GaussianProcessRegressor, KernelRidge
 
@@ -27,13 +28,8 @@ def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
 
 
 def robot_arm(n: int, d: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Distance of the tip of a chain of links from a point, as a function of its angles."""
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-1.5, 1.5, (n, d))
-    angle = np.cumsum(X, axis=1)
-    tip = np.stack([np.cos(angle).sum(axis=1), np.sin(angle).sum(axis=1)], axis=1)
-    y = np.linalg.norm(tip - [1.0, 0.5], axis=1)
-    return X, (y - y.mean()) / y.std() + 0.05 * rng.standard_normal(n)
+    """Angles of an arm and how far its hand is from a point, with noise."""
+    return datasets.robot_arm(n, d, rng=seed)[:2]
 
 
 def error(y: np.ndarray, z: np.ndarray) -> float:

@@ -110,6 +110,69 @@ def test_noise_floor_is_told_and_not_called_converged() -> None:
     assert info.residual <= 1.0  # never worse than x = 0
 
 
+def indefinite() -> tuple[np.ndarray, np.ndarray]:
+    """A kernel matrix that is off by 2 in five directions, and a right side."""
+    _, b, K = problem()
+    directions = np.linalg.qr(np.random.default_rng(5).standard_normal((N, 5)))[0]
+    return K - 2 * directions @ directions.T, b
+
+
+def test_minres_solves_where_the_operator_is_indefinite() -> None:
+    """Five eigenvalues below 0: conjugate gradients stop at a direction of negative curvature.
+
+    |x - dense| <= |residual| / (smallest eigenvalue in absolute value).
+    """
+    K, b = indefinite()
+    noise = 0.5
+    spectrum = np.linalg.eigvalsh(K + noise * np.eye(N))
+    assert np.count_nonzero(spectrum < -0.1) == 5
+    x, info = akmv.solve(
+        aslinearoperator(K), b, noise=noise, tol=1e-8, method="minres", rng=0, return_info=True
+    )
+    assert info.converged
+    assert residual(K, noise, x, b) <= 1e-8
+    dense = np.linalg.solve(K + noise * np.eye(N), b)
+    assert np.linalg.norm(x - dense) <= 1.01e-8 * np.linalg.norm(b) / np.abs(spectrum).min()
+    with pytest.warns(akmv.AccuracyWarning, match="noise floor"):
+        akmv.solve(aslinearoperator(K), b, noise=noise, tol=1e-8, rng=0)
+
+
+def test_minres_and_conjugate_gradients_agree(dtype: np.dtype[Any]) -> None:
+    """Columns that are done early, a zero column and a diagonal of noise included."""
+    points, b, K = problem(dtype)
+    noise = np.random.default_rng(1).uniform(0.05, 2.0, N)
+    columns = np.stack([b, np.zeros(N), 1e3 * b[::-1], K[:, 0]], axis=1)
+    operator = akmv.GaussianKernel(points, bandwidth=BANDWIDTH)
+    answers = {
+        method: akmv.solve(
+            operator, columns, noise=noise, tol=1e-9, method=method, rng=0, return_info=True
+        )
+        for method in ("cg", "minres")
+    }
+    dense = np.linalg.solve(K + np.diag(noise), columns)
+    for x, info in answers.values():
+        assert info.residual <= 1e-9
+        np.testing.assert_allclose(x, dense, atol=1e-4)
+    assert answers["minres"][1].n_iter <= 1.2 * answers["cg"][1].n_iter
+
+
+def test_minres_reports_its_own_residual_truly() -> None:
+    """The last entry of the history is the residual of the operator's system."""
+    K, b = indefinite()
+    with pytest.warns(akmv.AccuracyWarning, match="max_iter=20"):
+        x, info = akmv.solve(
+            aslinearoperator(K),
+            b,
+            noise=0.5,
+            method="minres",
+            preconditioner=None,
+            max_iter=20,
+            return_info=True,
+        )
+    np.testing.assert_allclose(info.history[-1], residual(K, 0.5, x, b), rtol=1e-9)
+    assert (np.diff(info.history) <= 1e-12).all()  # without a preconditioner it never grows
+
+
 def test_too_few_iterations_are_told() -> None:
     points, b, K = problem()
     operator = akmv.GaussianKernel(points, bandwidth=BANDWIDTH)
@@ -166,6 +229,7 @@ def test_zero_and_tiny_systems() -> None:
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1"),
         ({"rank": 0}, ValueError, "rank must be at least 1"),
         ({"rank": 2.5}, TypeError, "rank must be an integer"),
+        ({"method": "gmres"}, ValueError, "method must be one of"),
         ({"preconditioner": "ilu"}, ValueError, "preconditioner must be one of"),
         ({"K": np.eye(N)}, TypeError, "K must be a LinearOperator"),
         ({"K": aslinearoperator(np.ones((N, 3)))}, ValueError, "K must be square"),

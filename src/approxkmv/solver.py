@@ -1,4 +1,4 @@
-"""``solve``: (K + noise I) x = b by conjugate gradients, with a residual that can be trusted.
+"""``solve``: (K + noise I) x = b by Krylov iterations, with a residual that can be trusted.
 
 Iterations run on the operator they are given, which may be approximate. Their own residual says
 how well *that* operator's system is solved. So it is never reported: after each run of the
@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,15 @@ from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._warnings import AccuracyWarning
 from approxkmv.exact import prepare
+from approxkmv.krylov import conjugate_gradients, minres
 from approxkmv.leaves import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+METHODS = ("cg", "minres")
 PRECONDITIONERS = ("nystroem", "none")
 
 # Four times the root of n: at n = 40,000 and d = 8 the factor then costs about two products with K.
@@ -92,19 +97,26 @@ class SolveInfo:
         )
 
 
+class _Options(TypedDict, total=False):
+    """Arguments of :func:`solve` that have no say in what it returns."""
+
+    tol: float
+    max_iter: int
+    method: str
+    preconditioner: str | None
+    rank: int | None
+    rng: Rng
+    callback: Step | None
+
+
 @overload
 def solve(
     K: LinearOperator,
     b: npt.ArrayLike,
     *,
     noise: float | npt.ArrayLike,
-    tol: float = ...,
-    max_iter: int = ...,
-    preconditioner: str | None = ...,
-    rank: int | None = ...,
-    rng: Rng = ...,
-    callback: Step | None = ...,
     return_info: Literal[False] = ...,
+    **options: Unpack[_Options],
 ) -> Float64: ...
 @overload
 def solve(
@@ -112,13 +124,8 @@ def solve(
     b: npt.ArrayLike,
     *,
     noise: float | npt.ArrayLike,
-    tol: float = ...,
-    max_iter: int = ...,
-    preconditioner: str | None = ...,
-    rank: int | None = ...,
-    rng: Rng = ...,
-    callback: Step | None = ...,
     return_info: Literal[True],
+    **options: Unpack[_Options],
 ) -> tuple[Float64, SolveInfo]: ...
 def solve(
     K: LinearOperator,
@@ -127,6 +134,7 @@ def solve(
     noise: float | npt.ArrayLike,
     tol: float = 1e-5,
     max_iter: int = 1000,
+    method: str = "cg",
     preconditioner: str | None = "nystroem",
     rank: int | None = None,
     rng: Rng = None,
@@ -138,7 +146,8 @@ def solve(
     Parameters
     ----------
     K : GaussianKernel or LinearOperator, shape (n, n)
-        Symmetric and, up to its error, positive semidefinite, with equal entries on the diagonal.
+        Symmetric and, up to its error or with ``method="minres"``, positive semidefinite, with
+        equal entries on the diagonal.
     b : array_like, shape (n,) or (n, n_columns)
         Columns are solved together, which costs little more than one.
     noise : float or array_like, shape (n,)
@@ -147,6 +156,10 @@ def solve(
         Residual allowed, relative to the length of b, for every column.
     max_iter : int
         Most iterations, each of which is one product with K.
+    method : {"cg", "minres"}
+        Conjugate gradients, or MINRES: for a noise so small, or products so rough, that
+        ``K + noise I`` as the operator multiplies it may not be positive definite. MINRES takes
+        as many products and about twice the memory.
     preconditioner : {"nystroem", None}
         Low-rank approximation of K, from ``rank`` of its columns.
     rank : int or None
@@ -201,6 +214,7 @@ def solve(
     diagonal = _noise(noise, n)
     tol = _check.positive(tol, "tol")
     max_iter = _check.count(max_iter, "max_iter")
+    method = _check.one_of(method, "method", METHODS)
     kind = _check.one_of(preconditioner or "none", "preconditioner", PRECONDITIONERS)
     rank = min(n, _check.count(rank, "rank") if rank is not None else _default_rank(n))
     generator = _check.generator(rng)
@@ -209,7 +223,7 @@ def solve(
     columns = right[:, None] if right.ndim == 1 else right
     precondition = _preconditioner(K, diagonal, rank if kind == "nystroem" else 0, generator)
     prepared = time.perf_counter()
-    run = _Run(K, diagonal, precondition, callback)
+    run = _Run(K, diagonal, precondition, method, callback)
     x, residual, reason = _refined(run, _independent(K), columns, tol, max_iter)
     done = time.perf_counter()
     converged = residual <= tol
@@ -258,16 +272,18 @@ def _refined(
 
 
 class _Run:
-    """Conjugate gradients: operator, noise, preconditioner, and how it went."""
+    """The iterations: operator, noise, preconditioner, method, and how it went."""
 
     def __init__(
         self,
         K: LinearOperator,
         noise: Float64,
         precondition: Preconditioner,
+        method: str,
         callback: Step | None,
     ) -> None:
         self.K, self.noise, self.precondition = K, noise[:, None], precondition
+        self.iterate = minres if method == "minres" else conjugate_gradients
         self.callback = callback
         self.history: list[float] = []
         self.n_runs = 0
@@ -275,39 +291,18 @@ class _Run:
     def solve(self, b: Float64, tol: Float64, max_iter: int, scale: float) -> Float64:
         """Columns of x with residuals below ``tol`` times those of b, by the operator's word."""
         self.n_runs += 1
-        goal = tol * np.linalg.norm(b, axis=0)
-        longest = float(np.linalg.norm(b, axis=0).max())
-        x, left = np.zeros_like(b), b.copy()
-        z = self.precondition(left)
-        direction, rho = z.copy(), np.einsum("ij,ij->j", left, z)
-        active = np.linalg.norm(left, axis=0) > goal
-        for _ in range(max_iter):
-            if not active.any():
-                break
-            image = self._product(direction[:, active])
-            curvature = np.einsum("ij,ij->j", direction[:, active], image)
-            # An operator with errors can be indefinite: such a column has reached its noise floor.
-            good = curvature > 0
-            active[np.flatnonzero(active)[~good]] = False
-            step = rho[active] / curvature[good]
-            x[:, active] += step * direction[:, active]
-            left[:, active] -= step * image[:, good]
-            norms = np.linalg.norm(left, axis=0)
-            self._step(scale * float(norms.max()) / longest)
-            active &= norms > goal
-            z = self.precondition(left[:, active])
-            rho_now = np.einsum("ij,ij->j", left[:, active], z)
-            direction[:, active] = z + (rho_now / rho[active]) * direction[:, active]
-            rho[active] = rho_now
-        return x
+        lengths = np.linalg.norm(b, axis=0)
+        longest = float(lengths.max())
+
+        def step(norms: Float64) -> None:
+            self.history.append(scale * float(norms.max()) / longest)
+            if self.callback is not None:
+                self.callback(len(self.history), self.history[-1])
+
+        return self.iterate(self._product, self.precondition, b, tol * lengths, max_iter, step)
 
     def _product(self, v: Float64) -> Float64:
         return np.asarray(self.K @ v, dtype=np.float64) + self.noise * v
-
-    def _step(self, residual: float) -> None:
-        self.history.append(residual)
-        if self.callback is not None:
-            self.callback(len(self.history), residual)
 
 
 def _preconditioner(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from approxkmv.engine import cells as cells_module
-from approxkmv.engine.cells import Search, make_cells, make_links
+from approxkmv.engine.cells import Near, Search, make_cells, make_links, make_sketches
 from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
 from approxkmv.leaves import FoundPairs
 
@@ -26,10 +26,13 @@ def clustered(n: int, seed: int = 0) -> np.ndarray:
 def search() -> tuple[Search, ExactKernel]:
     keys = clustered(2048)
     kernel = prepare(keys, keys, BANDWIDTH)
-    cells, nearest = make_cells(kernel, np.random.default_rng(1))
-    return Search(
-        cells, THRESHOLD, make_links(kernel, BANDWIDTH, cells, nearest, THRESHOLD)
-    ), kernel
+    rng = np.random.default_rng(1)
+    cells, nearest = make_cells(kernel, rng)
+    pilot = gaussian_kernel(keys[:96], keys, BANDWIDTH)
+    rows, cols = np.nonzero((pilot >= THRESHOLD) & (pilot < 1))
+    sketches = make_sketches(kernel, Near(rows, cols, pilot[rows, cols]), rng)
+    links = make_links(kernel, BANDWIDTH, cells, sketches, nearest, THRESHOLD)
+    return Search(cells, sketches, THRESHOLD, links), kernel
 
 
 def pairs(found: FoundPairs) -> set[tuple[int, int]]:
@@ -71,13 +74,11 @@ def test_links_complete_what_few_cells_find(
     of_queries = prepare(clustered(400, seed=2), kernel.keys, BANDWIDTH)
     K = gaussian_kernel(of_queries.queries, kernel.keys, BANDWIDTH)
     n_near = np.count_nonzero(K >= THRESHOLD)
+    nearest = cells_module.nearest_cells(of_queries, finder.cells)
     met = len(
         cells_module.probe(
-            of_queries,
-            finder.cells,
-            cells_module.nearest_cells(of_queries, finder.cells),
-            THRESHOLD,
-        ).cols
+            of_queries, BANDWIDTH, finder.cells, finder.sketches, nearest, THRESHOLD
+        )[1]
     )
     found = len(finder.find(of_queries, BANDWIDTH).cols)
     assert met < 0.95 * n_near

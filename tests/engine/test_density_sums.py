@@ -62,8 +62,11 @@ def test_estimate_is_unbiased_and_knows_its_variance() -> None:
     # Only pairs of value 0.2 count as near, so that much is left to the draw.
     sums = replace(sums, search=replace(sums.search, threshold=0.2))
     rng = np.random.default_rng(3)
+    # Some keys are drawn three times as often as others.
+    share = np.where(np.arange(N) % 2, 0.5, 1.5)
+    pi = density._probabilities(share, N // 8)
     runs = [
-        replace(sums, draw=density._draw_keys(np.ones(N), order, N // 8, rng)).estimate(queries)
+        replace(sums, draw=density._draw_keys(np.ones(N), pi, order, rng)).estimate(queries)
         for _ in range(200)
     ]
     y, variance = (np.array(part) for part in zip(*runs, strict=True))
@@ -114,6 +117,30 @@ def test_settled_means_five_standard_deviations() -> None:
     )
 
 
+def test_sums_below_those_of_all_pilot_rows_are_not_settled() -> None:
+    """Such a row may have lost all its near keys, of which its variance knows nothing."""
+    sums = replace(fitted(clustered(500)), rtol=RTOL, least=0.5)
+    np.testing.assert_array_equal(sums.is_settled(np.array([0.4, 0.6]), np.zeros(2)), [False, True])
+
+
+def test_keys_are_drawn_as_their_far_values_weigh() -> None:
+    """The half nearer to the origin has ten times the far values: 2.4 times the other's rate.
+
+    Root mean squares 1 and 10 have a mean of 5.5; half of the rate is even. A near value in the
+    outer half does not count.
+    """
+    key_shift = np.random.default_rng(0).permutation(640) / 640.0
+    values = np.where(key_shift < 0.5, 1e-3, 1e-4) * np.ones((96, 1))
+    values[:, np.argmax(key_shift)] = 0.5
+    importance = density._importance(values, key_shift)
+    ring_of_the_near_key = key_shift >= 630 / 640
+    near, outer = key_shift < 0.5, (key_shift >= 0.5) & ~ring_of_the_near_key
+    np.testing.assert_allclose(importance[near], 0.5 + 0.5 * 10 / 5.5, rtol=2e-3)
+    np.testing.assert_allclose(importance[outer], 0.5 + 0.5 * 1 / 5.5, rtol=2e-3)
+    assert (importance >= 0.5).all()
+    np.testing.assert_array_equal(density._importance(np.zeros((2, 640)), key_shift), 1.0)
+
+
 def test_reasons_for_exact_answers() -> None:
     keys = clustered(500)
     assert "too few keys" in fitted(keys).plan.reason
@@ -129,7 +156,7 @@ def test_draws_are_systematic() -> None:
     pi = density._probabilities(weights, 50)
     drawn = np.zeros(1000)
     for _ in range(2000):
-        draw = density._draw_keys(weights, order, 50, rng)
+        draw = density._draw_keys(weights, pi, order, rng)
         assert abs(len(draw.drawn) - pi.sum()) <= 1
         drawn[draw.drawn] += 1
     assert drawn[17] == 2000

@@ -1,17 +1,20 @@
 """Data for tests, benchmarks, examples and the demo: seeded generators and loaders.
 
 Generators give points with known structure (:func:`clusters`, :func:`sphere`,
-:func:`low_intrinsic_dimension`, :func:`one_huge_cluster`), and :func:`vectors` gives what to
-multiply with. Loaders read real data and find model weights, from an installed package or from a
-path; each says what to install when its data are missing. Nothing is ever downloaded or unpickled.
+:func:`low_intrinsic_dimension`, :func:`one_huge_cluster`), :func:`robot_arm` a regression, and
+:func:`vectors` what to multiply with. Loaders read real data and find model weights, from an
+installed package or from a path; each says what to install when its data are missing. Nothing is
+ever downloaded or unpickled.
 """
 
 from approxkmv.datasets.generators import (
     Points,
+    Regression,
     bandwidth_for_row_sum,
     clusters,
     low_intrinsic_dimension,
     one_huge_cluster,
+    robot_arm,
     sphere,
     vectors,
 )
@@ -23,6 +26,7 @@ from approxkmv.datasets.words import WordVectors, glove
 __all__ = [
     "Images",
     "Points",
+    "Regression",
     "WordVectors",
     "bandwidth_for_row_sum",
     "clusters",
@@ -34,6 +38,7 @@ __all__ = [
     "minilm_directory",
     "mnist",
     "one_huge_cluster",
+    "robot_arm",
     "smollm2_file",
     "sphere",
     "squad_contexts",

@@ -207,6 +207,52 @@ def one_huge_cluster(
     return Points(queries, _normal(rng, n, d, dtype), math.sqrt(2 * d))
 
 
+class Regression(NamedTuple):
+    """Points, noisy targets at them, and what the targets are without noise."""
+
+    points: Array  # (n, d)
+    targets: Array  # (n,)
+    clean: Array  # (n,)
+
+
+def robot_arm(n: int, d: int = 8, *, noise: float = 0.05, rng: Seed) -> Regression:
+    """A smooth function of d joint angles, as in kin40k: how far the hand is from a fixed point.
+
+    The arm is a chain of d links in the plane, each turned against the one before by an angle drawn
+    uniformly from [-1.5, 1.5]. Targets have mean 0 and variance 1 before the noise.
+
+    Parameters
+    ----------
+    n : int
+        Number of points.
+    d : int
+        Number of links.
+    noise : float
+        Standard deviation of the noise in the targets.
+    rng : int or numpy.random.Generator
+        Seed.
+
+    Returns
+    -------
+    Regression
+        The tuple (points, targets, clean), in double precision.
+
+    Examples
+    --------
+    >>> from approxkmv.datasets import robot_arm
+    >>> points, targets, clean = robot_arm(1000, rng=0)
+    >>> points.shape, bool(abs((targets - clean).std() - 0.05) < 0.005)
+    ((1000, 8), True)
+    """
+    rng = np.random.default_rng(rng)
+    points = rng.uniform(-1.5, 1.5, (n, d))
+    angle = np.cumsum(points, axis=1)
+    hand = np.stack([np.cos(angle).sum(axis=1), np.sin(angle).sum(axis=1)], axis=1)
+    clean = np.linalg.norm(hand - [1.0, 0.5], axis=1)
+    clean = (clean - clean.mean()) / clean.std()
+    return Regression(points, clean + noise * rng.standard_normal(n), clean)
+
+
 def vectors(n: int, rng: Seed, *, dtype: npt.DTypeLike = np.float32) -> dict[str, Array]:
     """Vectors to multiply with: all ones, normal, heavy-tailed, one-hot and zero.
 

@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from approxkmv.engine.cells import Search, make_cells, make_links, nearest_cells
+from approxkmv.engine.cells import (
+    Near,
+    Search,
+    make_cells,
+    make_links,
+    make_sketches,
+    nearest_cells,
+)
 from approxkmv.engine.outcome import worth_a_look
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.info import Plan
@@ -28,12 +35,19 @@ _DEVIATIONS = 5.0
 _PILOT_ROWS = 96
 _MOST_NEAR = 64  # more near keys than this would cost more to list than they save
 _LEVELS = 14  # powers of two among which the threshold of near keys is chosen
-_SAMPLES = (32, 24, 16)  # one key in so many is drawn
-# Cost in pairs: a found pair (met, merged, linked), and what exact answers must cost more than.
-_NEAR_PAIR = 40
+_SAMPLES = (64, 48, 32, 24, 16)  # one key in so many is drawn
+_FAR = 2.0**-7  # values that tell how often a key should be drawn are below
+_RINGS = 64  # groups of keys by distance from the origin, for how often they are drawn
+# Cost in pairs: a found pair (met, merged and linked, once in fit and once for a query), and what
+# exact answers must cost more than.
+_NEAR_PAIR = 120
 _WORTH = 0.4
 # Near pairs the search may miss, as a share of the pilot rows' sums.
 _MOST_MISSED = 0.002
+# A row that finds none of its near keys has no variance that would tell: rows below this share of
+# the smallest sum of a pilot row are computed exactly. Without it one row of 65,536 (one of two
+# seeds) was off by 2.5 nats.
+_LEAST = 1.0
 _ROWS_AT_ONCE = 1 << 17
 
 
@@ -56,6 +70,7 @@ class FittedSums:
     plan: Plan
     rtol: float = 0.0
     log_floor: float = -math.inf
+    least: float = 0.0  # smaller sums may have lost their near keys
     search: Search | None = None
     draw: Draw | None = None
 
@@ -94,7 +109,8 @@ class FittedSums:
     def is_settled(self, y: Float64, variance: Float64) -> np.typing.NDArray[np.bool_]:
         """Which rows are known within the error allowed."""
         # Below, entries that were flushed to zero would count.
-        visible = y > 1e8 * float(np.finfo(self.keys.dtype).smallest_normal)
+        smallest = 1e8 * float(np.finfo(self.keys.dtype).smallest_normal)
+        visible = y > max(smallest, self.least)
         return np.asarray(visible & (_DEVIATIONS * np.sqrt(variance) <= self.rtol * y))
 
     def _settled(self, queries: Array) -> Float64:
@@ -155,15 +171,16 @@ def _sampled(sums: FittedSums, rng: np.random.Generator) -> FittedSums:
     n = len(kernel.keys)
     start = time.perf_counter()
     rows = np.sort(rng.choice(n, _PILOT_ROWS, replace=False))
-    values = _pilot_values(sums, rows)
+    values = _pilot_values(kernel, rows)
     w = np.ones(n) if sums.weights is None else sums.weights
     exact = (values @ w.astype(values.dtype)).astype(np.float64)
-    choice = _choose(values, w, exact, sums.rtol)
+    share = w * _importance(values, kernel.key_shift)
+    choice = _choose(values, w, share, exact, sums.rtol)
     if choice is None:
         return _because(sums, "too many keys share in a sum for a search and a draw to pay")
     one_in, threshold, n_near = choice
     cells, nearest = make_cells(kernel, rng)
-    draw = _draw_keys(w, cells.key_order, n // one_in, rng)
+    draw = _draw_keys(w, _probabilities(share, n // one_in), cells.key_order, rng)
     queries = np.ascontiguousarray(kernel.keys[rows])
     scanned = float(cells.sizes[nearest_cells(sums._kernel(queries), cells)].sum(axis=1).mean())
     numbers: dict[str, object] = {
@@ -175,12 +192,16 @@ def _sampled(sums: FittedSums, rng: np.random.Generator) -> FittedSums:
     }
     if scanned > _WORTH * n / 2:
         return _because(sums, "the cells are too uneven", numbers)
-    search = Search(cells, threshold, make_links(kernel, bandwidth, cells, nearest, threshold))
-    trial = replace(sums, search=search, draw=draw)
+    row, col = np.nonzero(values >= threshold)
+    near = Near(rows[row], col, values[row, col].astype(np.float64))
+    sketches = make_sketches(kernel, near, rng)
+    links = make_links(kernel, bandwidth, cells, sketches, nearest, threshold)
+    search = Search(cells, sketches, threshold, links)
+    trial = replace(sums, search=search, draw=draw, least=_LEAST * float(exact.min()))
     found = search.find(trial._kernel(queries), bandwidth, rows)
     y, variance = trial.estimate(queries, rows)
     settled = trial.is_settled(y, variance)
-    missed = _missed(values, found, w, exact, threshold)
+    missed = _missed(values, (row, col), found, w, exact)
     numbers |= {
         "links_per_key": len(search.links.cols) / n,
         "missed_share_of_pilot_rows": missed,
@@ -202,19 +223,37 @@ def _sampled(sums: FittedSums, rng: np.random.Generator) -> FittedSums:
     return replace(trial, plan=Plan("sampled", reason, numbers))
 
 
-def _pilot_values(sums: FittedSums, rows: Index) -> Array:
+def _pilot_values(kernel: ExactKernel, rows: Index) -> Array:
     """Kernel values (n_rows, n_keys) of some keys with all others, 0 with themselves."""
-    kernel, frame = sums.kernel, sums.kernel.frame
-    moved = ((kernel.keys - frame.centre) * frame.factor).astype(kernel.keys.dtype)
-    exponents = frame.slope * (moved[rows] @ moved.T)
-    exponents -= kernel.key_shift[rows][:, None].astype(moved.dtype)
-    exponents -= kernel.key_shift.astype(moved.dtype)
-    values: Array = np.exp(np.minimum(exponents, 0.0))
+    # The kernel is symmetric: columns of it, as products with unit vectors.
+    columns = kernel.at_keys(rows).product(np.eye(len(rows), dtype=kernel.keys.dtype)).out
+    values: Array = np.ascontiguousarray(columns.T)
     values[np.arange(len(rows)), rows] = 0
     return values
 
 
-def _choose(values: Array, w: Float64, sums: Array, rtol: float) -> tuple[int, float, float] | None:
+def _importance(values: Array, key_shift: Float64) -> Float64:
+    """How often keys should be drawn, relative to each other: as their far values weigh.
+
+    Root mean squares over the pilot rows, for keys alike in their distance from the origin of the
+    frame, which is what tells a key's far values most: half of the draws go by these, the other
+    half is even, so that no key is drawn more seldom than half as often as it would be.
+    """
+    n = values.shape[1]
+    far = np.where(values < _FAR, values, 0)
+    of_key = np.einsum("ij,ij->j", far, far, dtype=np.float64)
+    order = np.argsort(key_shift, kind="stable")
+    bounds = np.linspace(0, n, min(n, _RINGS) + 1).astype(np.int64)
+    rings = np.add.reduceat(of_key[order], bounds[:-1]) / np.diff(bounds)
+    importance = np.empty(n)
+    importance[order] = np.repeat(np.sqrt(rings), np.diff(bounds))
+    mean = float(importance.mean())
+    return np.asarray(0.5 + 0.5 * importance / mean) if mean > 0 else np.ones(n)
+
+
+def _choose(
+    values: Array, w: Float64, share: Float64, sums: Array, rtol: float
+) -> tuple[int, float, float] | None:
     """The cheapest draw, with the threshold of near keys that goes with it and their number."""
     n = values.shape[1]
     # Values by powers of two: level l holds those in [2^-l-1, 2^-l). Smaller ones have none.
@@ -226,7 +265,7 @@ def _choose(values: Array, w: Float64, sums: Array, rtol: float) -> tuple[int, f
     squares, thresholds = values**2, np.ldexp(0.5, -np.arange(_LEVELS))
     best: tuple[float, int, float, float] | None = None
     for one_in in _SAMPLES:
-        excess = w**2 * (1 / _probabilities(w, n // one_in) - 1)
+        excess = w**2 * (1 / _probabilities(share, n // one_in) - 1)
         by_level = np.bincount(place, large**2 * excess[col], math.prod(shape)).reshape(shape)
         # Variance of a row if all its values of levels 0 .. l were found, and who would not settle.
         left = (squares @ excess.astype(values.dtype))[:, None] - np.cumsum(by_level, axis=1)
@@ -241,17 +280,16 @@ def _choose(values: Array, w: Float64, sums: Array, rtol: float) -> tuple[int, f
     return None if best is None else best[1:]
 
 
-def _probabilities(weights: Float64, n_drawn: int) -> Float64:
-    """Probabilities of being drawn, in proportion to the weights, at most 1."""
-    pi = np.minimum(1.0, weights * (n_drawn / float(weights.sum())))
+def _probabilities(share: Float64, n_drawn: int) -> Float64:
+    """Probabilities of being drawn, in proportion to the shares, at most 1."""
+    pi = np.minimum(1.0, share * (n_drawn / float(share.sum())))
     return np.asarray(np.maximum(pi, np.finfo(np.float64).tiny))
 
 
 def _draw_keys(
-    weights: Float64, order: np.typing.NDArray[np.int32], n_drawn: int, rng: np.random.Generator
+    weights: Float64, pi: Float64, order: np.typing.NDArray[np.int32], rng: np.random.Generator
 ) -> Draw:
     """A systematic draw along the cells, so that every region is represented."""
-    pi = _probabilities(weights, n_drawn)
     # Whole numbers lie on the running sum of pi, from a random start: a key is drawn if one falls
     # on its stretch.
     passed = np.floor(np.cumsum(pi[order]) + rng.random())
@@ -290,10 +328,10 @@ def _drawn_sums(kernel: ExactKernel, draw: Draw) -> Float64:
 
 
 def _missed(
-    values: Array, found: FoundPairs, weights: Float64, sums: Float64, threshold: float
+    values: Array, near: tuple[Index, Index], found: FoundPairs, weights: Float64, sums: Float64
 ) -> float:
     """What share of their sums the rows missed in near keys, on average."""
-    row, col = np.nonzero(values >= threshold)
+    row, col = near
     n = values.shape[1]
     missed = ~np.isin(row * n + col, found.rows.astype(np.int64) * n + found.cols)
     row, col = row[missed], col[missed]

@@ -90,9 +90,7 @@ def _sketcher(
     rng: np.random.Generator,
 ) -> Sketcher:
     full = geometry.keys.shape[1]
-    basis, _ = np.linalg.qr(rng.standard_normal((full, n_dims)))
-    # Longer than 1, so that squared distances keep their mean.
-    basis = np.asarray(basis * math.sqrt(full / n_dims), np.float32)
+    basis = random_basis(full, n_dims, rng)
     apart = pilot.apart
     mass = pilot.near_square[apart]
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
@@ -102,7 +100,7 @@ def _sketcher(
     # Without near pairs there is nothing to learn from: the distance at the threshold.
     widest = -2 * bandwidth**2 * math.log(pilot.threshold)
     if len(mass):
-        widest = _weighted_quantile(distances, mass, _WITHIN_RADIUS)
+        widest = weighted_quantile(distances, mass, _WITHIN_RADIUS)
     radius = np.minimum(widest, _crowded(geometry, pilot, key_tiles, basis))
     reached = distances <= radius[pilot.block_of[rows]]
     within = float(mass[reached].sum() / mass.sum()) if len(mass) else 1.0
@@ -125,7 +123,14 @@ def _crowded(geometry: Geometry, pilot: Pilot, key_tiles: Blocks, basis: Float32
     return np.asarray(uniform_filter1d(nearest, _POOLED_BLOCKS, mode="nearest"))
 
 
-def _weighted_quantile(values: Float32, weights: Float64, share: float) -> float:
+def random_basis(full: int, n_dims: int, rng: np.random.Generator) -> Float32:
+    """Orthogonal directions, longer than 1, so that squared distances keep their mean."""
+    basis, _ = np.linalg.qr(rng.standard_normal((full, n_dims)))
+    return np.asarray(basis * math.sqrt(full / n_dims), np.float32)
+
+
+def weighted_quantile(values: Float32, weights: Float64, share: float) -> float:
+    """The value below which this share of the weight lies."""
     order = np.argsort(values)
     total = np.cumsum(weights[order])
     place = int(np.searchsorted(total, share * total[-1]))

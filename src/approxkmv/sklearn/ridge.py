@@ -19,7 +19,82 @@ from approxkmv.solver import solve
 _TYPES = [np.float64, np.float32]
 
 
-class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """What the two regressions share: the system, its solution, and exact predictions from it."""
+
+    def __init__(
+        self,
+        *,
+        bandwidth: float,
+        eps: float,
+        tol: float,
+        max_iter: int,
+        method: str,
+        rank: int | None,
+        random_state: Any,
+        n_threads: int | None,
+    ) -> None:
+        self.bandwidth = bandwidth
+        self.eps = eps
+        self.tol = tol
+        self.max_iter = max_iter
+        self.method = method
+        self.rank = rank
+        self.random_state = random_state
+        self.n_threads = n_threads
+
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Predict the targets of X, exactly from the coefficients.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_queries, n_features)
+            Where to predict.
+        """
+        check_is_fitted(self)
+        queries = validate_data(self, X, dtype=_TYPES, order="C", reset=False)
+        # Coefficients of opposite signs cancel: single precision would show in the predictions.
+        return product(
+            queries.astype(np.float64, copy=False),
+            self.X_fit_.astype(np.float64, copy=False),
+            self.dual_coef_,
+            float(self.bandwidth),
+            n_threads=self.n_threads,
+        )
+
+    def _data(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Float64]:
+        """Samples and targets, checked."""
+        points, targets = validate_data(
+            self, X, y, dtype=_TYPES, order="C", multi_output=True, y_numeric=True
+        )
+        return points, np.asarray(targets, dtype=np.float64)
+
+    def _solve(self, points: Array, targets: Float64, noise: float | Float64) -> None:
+        rng = generator(self.random_state)
+        kernel = GaussianKernel(
+            points,
+            bandwidth=self.bandwidth,
+            eps=self.eps,
+            method=self.method,
+            rng=rng,
+            n_threads=self.n_threads,
+        )
+        self.dual_coef_, self.solve_info_ = solve(
+            kernel,
+            targets,
+            noise=noise,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            rank=self.rank,
+            rng=rng,
+            return_info=True,
+        )
+        self.X_fit_ = points
+        self.residual_ = self.solve_info_.residual
+        self.n_iter_ = self.solve_info_.n_iter
+
+
+class KernelRidge(_KernelRegression):
     r"""Ridge regression with the Gaussian kernel, where the kernel matrix does not fit in memory.
 
     The coefficients solve :math:`(K + \alpha I)c = y` by preconditioned conjugate gradients, with
@@ -95,15 +170,17 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         random_state: Any = None,
         n_threads: int | None = None,
     ) -> None:
+        super().__init__(
+            bandwidth=bandwidth,
+            eps=eps,
+            tol=tol,
+            max_iter=max_iter,
+            method=method,
+            rank=rank,
+            random_state=random_state,
+            n_threads=n_threads,
+        )
         self.alpha = alpha
-        self.bandwidth = bandwidth
-        self.eps = eps
-        self.tol = tol
-        self.max_iter = max_iter
-        self.method = method
-        self.rank = rank
-        self.random_state = random_state
-        self.n_threads = n_threads
 
     def fit(
         self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | float | None = None
@@ -119,9 +196,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         sample_weight : array_like, shape (n_samples,), float or None
             Not negative; samples of weight 0 are left out.
         """
-        points, targets = validate_data(
-            self, X, y, dtype=_TYPES, order="C", multi_output=True, y_numeric=True
-        )
+        points, targets = self._data(X, y)
         noise: float | Float64 = _check.positive(self.alpha, "alpha")
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, points, ensure_non_negative=True)
@@ -129,54 +204,11 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             if not kept.any():
                 raise ValueError("sample_weight must have a positive entry, but all are 0.")
             points, targets, noise = points[kept], targets[kept], noise / weights[kept]
-        self._solve(points, np.asarray(targets, dtype=np.float64), noise)
+        self._solve(points, targets, noise)
         return self
 
-    def predict(self, X: npt.ArrayLike) -> Array:
-        """Predict the targets of X, exactly from the coefficients.
 
-        Parameters
-        ----------
-        X : array_like, shape (n_queries, n_features)
-            Where to predict.
-        """
-        check_is_fitted(self)
-        queries = validate_data(self, X, dtype=_TYPES, order="C", reset=False)
-        # Coefficients of opposite signs cancel: single precision would show in the predictions.
-        return product(
-            queries.astype(np.float64, copy=False),
-            self.X_fit_.astype(np.float64, copy=False),
-            self.dual_coef_,
-            float(self.bandwidth),
-            n_threads=self.n_threads,
-        )
-
-    def _solve(self, points: Array, targets: Float64, noise: float | Float64) -> None:
-        rng = generator(self.random_state)
-        kernel = GaussianKernel(
-            points,
-            bandwidth=self.bandwidth,
-            eps=self.eps,
-            method=self.method,
-            rng=rng,
-            n_threads=self.n_threads,
-        )
-        self.dual_coef_, self.solve_info_ = solve(
-            kernel,
-            targets,
-            noise=noise,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            rank=self.rank,
-            rng=rng,
-            return_info=True,
-        )
-        self.X_fit_ = points
-        self.residual_ = self.solve_info_.residual
-        self.n_iter_ = self.solve_info_.n_iter
-
-
-class GaussianProcessRegressor(KernelRidge):
+class GaussianProcessRegressor(_KernelRegression):
     r"""Predictive mean of a Gaussian process with the Gaussian kernel.
 
     The mean of the posterior given noisy targets is :class:`KernelRidge` with
@@ -226,19 +258,21 @@ class GaussianProcessRegressor(KernelRidge):
         random_state: Any = None,
         n_threads: int | None = None,
     ) -> None:
+        super().__init__(
+            bandwidth=bandwidth,
+            eps=eps,
+            tol=tol,
+            max_iter=max_iter,
+            method=method,
+            rank=rank,
+            random_state=random_state,
+            n_threads=n_threads,
+        )
         self.noise_variance = noise_variance
         self.signal_variance = signal_variance
         self.normalize_y = normalize_y
-        self.bandwidth = bandwidth
-        self.eps = eps
-        self.tol = tol
-        self.max_iter = max_iter
-        self.method = method
-        self.rank = rank
-        self.random_state = random_state
-        self.n_threads = n_threads
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> GaussianProcessRegressor:  # type: ignore[override]
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> GaussianProcessRegressor:
         """Condition the process on the targets.
 
         Parameters
@@ -248,12 +282,9 @@ class GaussianProcessRegressor(KernelRidge):
         y : array_like, shape (n_samples,) or (n_samples, n_targets)
             Targets.
         """
-        points, targets = validate_data(
-            self, X, y, dtype=_TYPES, order="C", multi_output=True, y_numeric=True
-        )
+        points, targets = self._data(X, y)
         noise = _check.positive(self.noise_variance, "noise_variance")
         noise /= _check.positive(self.signal_variance, "signal_variance")
-        targets = np.asarray(targets, dtype=np.float64)
         self._mean = targets.mean(axis=0) if self.normalize_y else np.zeros(targets.shape[1:])
         self._solve(points, targets - self._mean, noise)
         self.alpha_ = self.dual_coef_

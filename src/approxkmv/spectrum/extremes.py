@@ -1,4 +1,4 @@
-"""The largest eigenvalues and singular values of an operator, by ARPACK, with error bars."""
+"""The largest eigenvalues and singular values of an operator, with error bars."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from approxkmv.leaves import Array, Float64
 from approxkmv.operator import GaussianKernel
 from approxkmv.product import matvec
 from approxkmv.spectrum.error import stated_error
+from approxkmv.spectrum.lobpcg import lobpcg
+
+METHODS = ("lanczos", "lobpcg")
+# Iterations of LOBPCG, each of them a product with a block.
+_MAX_BLOCKS = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +94,7 @@ def eigenvalues(
     k: int = 6,
     *,
     tol: float = 1e-6,
+    method: str = "lanczos",
     refine: bool = False,
     rng: Rng = None,
 ) -> Eigenvalues:
@@ -102,6 +108,10 @@ def eigenvalues(
         How many, at most the number of rows.
     tol : float
         Residual wanted, relative to the eigenvalue.
+    method : {"lanczos", "lobpcg"}
+        Lanczos (ARPACK) multiplies one vector at a time, and fewest in total. LOBPCG multiplies
+        k + 4 vectors at a time, which an exact kernel does in little more than the time of one,
+        and finds repeated eigenvalues together.
     refine : bool
         For a kernel: one more, exact, product with all eigenvectors at once, and Rayleigh-Ritz
         with it. The values are then better (their error is of the order of the squared error of
@@ -143,10 +153,13 @@ def eigenvalues(
     n = K.shape[0]
     k = _check.count(k, "k", most=n)
     tol = _check.tolerance(tol, "tol")
+    method = _check.one_of(method, "method", METHODS)
     generator = _check.generator(rng)
     # ARPACK wants a few more vectors than values; small matrices are no work for LAPACK.
     if k >= n // 2 or n <= 32:
         vectors = np.linalg.eigh(_symmetric(K))[1][:, ::-1][:, :k]
+    elif method == "lobpcg":
+        vectors = lobpcg(K, k, tol=tol, max_iter=_MAX_BLOCKS, rng=generator)
     else:
         vectors = _arpack(K, k, tol, generator)
     vectors = np.ascontiguousarray(vectors, dtype=np.float64)
