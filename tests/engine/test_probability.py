@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from engine_cases import Case, clustered, inclusion
 
+from approxkmv.engine.order import Blocks
 from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
 
 
@@ -144,3 +145,21 @@ def test_smoothed_moments() -> None:
     assert (spread[10] >= 1e-3 * peak[10].mean()).all()
     assert spread.argmax() == peak.argmax() or spread.max() == pytest.approx(spread[10, 15])
     assert (smoothed(np.zeros((3, 3))) > 0).all()
+
+
+def test_tiles_of_zeros_do_not_change_the_others() -> None:
+    """x on a tenth of the tiles: the rates there are those of a matrix that has no other tiles."""
+    rng = np.random.default_rng(0)
+    start = 50 * np.arange(11)
+    block_of = np.repeat(np.arange(10), 50).astype(np.int32)
+    tiles = Blocks(np.arange(500, dtype=np.int32), start, block_of)
+    first = Blocks(np.arange(50, dtype=np.int32), start[:2], block_of[:50])
+    blocks = Blocks(np.arange(50, dtype=np.int32), start[:2], block_of[:50])
+    size = np.zeros(500)
+    size[:50] = np.abs(rng.standard_normal(50))
+    moment = np.full((1, 10), 0.01)
+    got = solve_rates(moment, Entries(size, tiles), blocks, tiles, 1.0)
+    want = solve_rates(moment[:, :1], Entries(size[:50], first), blocks, first, 1.0)
+    # Rates are solved for in bins of 5 %.
+    assert got.rate[0, 0] == pytest.approx(want.rate[0, 0], rel=0.05)
+    assert got.pairs == pytest.approx(want.pairs, rel=0.05)

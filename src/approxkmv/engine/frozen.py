@@ -17,12 +17,15 @@ does not help.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from approxkmv._threads import default_threads
 from approxkmv.engine.near import Search
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.outcome import Clock, Outcome
@@ -41,6 +44,8 @@ _MOST_LACKING = 0.1
 # kept whole if they still have more; so many of them.
 _STANDS_OUT, _MOST_SEARCHED, _MOST_WHOLE = 0.7, 0.05, 0.01
 _BYTES_PER_PAIR = 8
+# No key or query may have more than this many times the squared error allowed.
+_LARGEST, _MOST_ATTEMPTS = 2.0, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,17 @@ class FrozenMatrix:
         sparse = sum(a.data.nbytes + a.indices.nbytes for a in (self.drawn.values, self.near))
         whole = {id(a): a.nbytes for a in (self.of_whole_keys, self.of_whole_queries)}
         return int(sparse + sum(whole.values()))
+
+    def variances(self) -> tuple[Float64, Float64]:
+        """Estimated variance of every key's column and every query's row."""
+        of_key, of_query = self.drawn.variances(self.symmetric)
+        of_key[self.whole_keys] = of_query[self.whole_queries] = 0
+        return of_key, of_query
+
+    @property
+    def largest_error(self) -> float:
+        """Root of the largest of these variances."""
+        return float(np.sqrt(max(of.max() for of in self.variances())))
 
     def product(self, x: Array, *, transposed: bool = False) -> Array:
         """The matrix, or its transpose, times the columns of x."""
@@ -110,30 +126,53 @@ def freeze(
         learnt.key_tiles,
         _AIM * eps**2,
     )
+    for attempt in range(_MOST_ATTEMPTS):
+        matrix = _fitting(
+            kernel, bandwidth, learnt, np.minimum(1.0, pi), eps, rng, max_memory, outcome
+        )
+        clock.lap("draw")
+        outcome.numbers["draws"] = attempt + 1
+        if matrix is None or matrix.largest_error**2 <= _LARGEST * eps**2:
+            break
+        # The draws met keys that the pilot had not: draw more of all.
+        pi *= 2
+    else:
+        matrix, outcome.reason = None, "near pairs are too many or too hard to find"
+    outcome.pairs += search.pairs
+    return matrix, outcome
+
+
+def _fitting(
+    kernel: ExactKernel,
+    bandwidth: float,
+    learnt: Study,
+    pi: Float64,
+    eps: float,
+    rng: np.random.Generator,
+    max_memory: float,
+    outcome: Outcome,
+) -> FrozenMatrix | None:
+    """The matrix for these probabilities, if it fits into memory."""
+    pilot, search = learnt.pilot, learnt.search
     expected = float(learnt.query_blocks.sizes @ pi @ learnt.key_tiles.sizes)
     expected /= 2 if pilot.symmetric else 1
     n_bytes = _BYTES_PER_PAIR * (expected + len(search.found.cols))
-    outcome.pairs += search.pairs
     outcome.numbers |= {"pairs_drawn": round(expected), "bytes_kept": round(n_bytes)}
     if expected > 0.1 * len(kernel.queries) * len(kernel.keys):
         outcome.reason = "too many pairs would have to be kept"
-        return None, outcome
+        return None
     if n_bytes > max_memory:
         outcome.reason = (
             f"the pairs kept would take {n_bytes:.2g} bytes, more than the {max_memory:.2g} allowed"
         )
-        return None, outcome
+        return None
     drawn = draw_pairs(
         kernel, bandwidth, learnt.query_blocks, learnt.key_tiles, pi, pilot.symmetric, rng
     )
     drawn.take_out(search.found)
-    clock.lap("draw")
     n_searched = _search_what_stands_out(search, drawn, pilot.symmetric, eps)
-    clock.lap("search")
     matrix = _with_whole(kernel, learnt, drawn, eps, max_memory - n_bytes)
-    clock.lap("draw")
-    of_key, of_query = drawn.variances(pilot.symmetric)
-    of_key[matrix.whole_keys] = of_query[matrix.whole_queries] = 0
+    of_key, of_query = matrix.variances()
     outcome.pairs += drawn.values.nnz + matrix.of_whole_keys.size + matrix.of_whole_queries.size
     outcome.numbers |= {
         "bytes_kept": matrix.n_bytes,
@@ -145,10 +184,7 @@ def freeze(
         "error_of_a_query": float(np.sqrt(of_query.mean())),
         "largest_error_of_a_query": float(np.sqrt(of_query.max())),
     }
-    if max(float(of_key.max()), float(of_query.max())) > 2 * eps**2:
-        outcome.reason = "near pairs are too many or too hard to find"
-        return None, outcome
-    return matrix, outcome
+    return matrix
 
 
 def _search_dense_blocks(search: Search, eps: float) -> None:
@@ -179,13 +215,14 @@ def both_ways(found: FoundPairs) -> FoundPairs:
 class Drawn:
     """Pairs drawn independently, over their probabilities; queries and keys in order."""
 
+    values: csr_array
+
     def __init__(
-        self, query_blocks: Blocks, key_tiles: Blocks, pi: Float64, values: csr_array, once: bool
+        self, query_blocks: Blocks, key_tiles: Blocks, pi: Float64, n_queries: int, n_keys: int
     ) -> None:
         self.query_blocks, self.key_tiles, self.pi = query_blocks, key_tiles, pi
-        self.values, self.once = values, once  # once: a pair is in one of its two places
-        self.of_key = np.zeros(values.shape[1])  # sums of (1 - pi) (K / pi)^2, in order
-        self.of_query = np.zeros(values.shape[0])
+        self.of_key = np.zeros(n_keys)  # sums of (1 - pi) (K / pi)^2, in order
+        self.of_query = np.zeros(n_queries)
 
     def add(self, x: Array, y: Array) -> None:
         """Add the product with x to y."""
@@ -237,12 +274,10 @@ def draw_pairs(
 ) -> Drawn:
     """Every pair with the probability of its block and tile; one of its two places if ``once``."""
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
-    lengths, all_cols, all_values = np.zeros(n_queries + 1, np.int64), [], []
-    of_key, of_query = np.zeros(n_keys), np.zeros(n_queries)
-    for block, of_tiles in enumerate(pi):
+
+    def of_block(block: int, rng: np.random.Generator) -> tuple[Any, ...]:
         first, last = query_blocks.start[block : block + 2]
-        if once:
-            of_tiles = np.where(key_tiles.start[1:] > first, of_tiles, 0.0)
+        of_tiles = np.where(key_tiles.start[1:] > first, pi[block], 0.0) if once else pi[block]
         row, col, tile = bernoulli(of_tiles, last - first, key_tiles, rng)
         if once:
             above = first + row < col
@@ -253,21 +288,28 @@ def draw_pairs(
             query_blocks.order[first + row].astype(np.int64),
             key_tiles.order[col].astype(np.int64),
             bandwidth,
-            n_threads=kernel.n_threads,
+            n_threads=1,
         )
         probability = of_tiles[tile]
         values /= probability
         variance = (1 - probability) * values**2
-        of_key += np.bincount(col, variance, n_keys)
-        of_query[first:last] = np.bincount(row, variance, last - first)
-        lengths[first + 1 : last + 1] = np.bincount(row, minlength=last - first)
-        all_cols.append(col)
-        all_values.append(values.astype(kernel.keys.dtype))
-    matrix = _sparse(
-        np.concatenate(all_values), np.concatenate(all_cols), np.cumsum(lengths), n_keys
+        drawn.of_query[first:last] = np.bincount(row, variance, last - first)
+        lengths = np.bincount(row, minlength=last - first)
+        of_key = np.bincount(col, variance, n_keys)
+        return lengths, col, values.astype(kernel.keys.dtype), of_key
+
+    drawn = Drawn(query_blocks, key_tiles, pi, n_queries, n_keys)
+    lengths, cols, values = [np.zeros(1, np.int64)], list[Index32](), list[Array]()
+    with ThreadPoolExecutor(kernel.n_threads or default_threads()) as pool:
+        # A generator for each block: the draws do not depend on who makes them first.
+        for n_drawn, col, value, of_key in pool.map(of_block, range(len(pi)), rng.spawn(len(pi))):
+            lengths.append(n_drawn)
+            cols.append(col)
+            values.append(value)
+            drawn.of_key += of_key
+    drawn.values = _sparse(
+        np.concatenate(values), np.concatenate(cols), np.cumsum(np.concatenate(lengths)), n_keys
     )
-    drawn = Drawn(query_blocks, key_tiles, pi, matrix, once)
-    drawn.of_key, drawn.of_query = of_key, of_query
     return drawn
 
 

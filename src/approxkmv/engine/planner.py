@@ -37,7 +37,7 @@ _AIM = 0.6
 _MOST_DRAWS = 4
 # The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
 # may be from those of the forecast.
-_ROOM, _LOWERED, _RAISED = 0.95, 0.7, 1.4
+_ROOM, _LOWERED, _RAISED = 0.95, 0.7, 1.3
 # Pairs that are drawn however short the time: fewer would not tell their own error.
 _FEWEST_DRAWS = 0.01
 # Rows that may be mended, as a share of what the draws cost.
@@ -245,7 +245,7 @@ def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: fl
     predicted = forecast.rates.variance
     above = spread(predicted, delta)
     # Where few blocks share in the error, the prediction is less certain, too.
-    room = _ROOM / math.sqrt(above) * allowed - max(missing.at_most, forecast.rare_mass)
+    room = _ROOM / above * allowed - max(missing.at_most, forecast.rare_mass)
     upper = float(predicted.sum()) * above
     return _RAISED if upper >= _RAISED * room else max(upper / room, _LOWERED)
 

@@ -64,10 +64,12 @@ class Entries:
         size = np.abs(size.astype(np.float64))
         squares = np.bincount(key_tiles.block_of, size**2, len(key_tiles.sizes))
         self.rms = np.sqrt(squares / key_tiles.sizes)
-        shape = size / np.maximum(self.rms[key_tiles.block_of], np.finfo(float).tiny)
+        rms = self.rms[key_tiles.block_of]
+        # Tiles of zeros have no shape, and would make all others look as if most were zero.
+        shape = size[rms > 0] / rms[rms > 0]
         # Every so many of the sizes in order: their distribution.
         shape = np.sort(shape[:: max(1, len(shape) >> 16)])
-        shape = shape[:: max(1, len(shape) // 1024)]
+        shape = shape[:: max(1, len(shape) // 1024)] if len(shape) else np.ones(1)
         self.log_grid = np.linspace(-25.0, 25.0, 251)
         pi = np.minimum(1.0, np.exp(self.log_grid)[:, None] * shape)
         self.drawn = pi.mean(axis=1)
