@@ -120,26 +120,32 @@ template <class T> static inline typename Simd<T>::V dot(const T *a, const T *b,
   return sums[0] + sums[1];
 }
 
-// Whether any lane of a comparison is true.
-template <class T> static inline bool any_lane(typename Simd<T>::I mask) {
-  typedef std::int64_t Words __attribute__((vector_size(kVectorBytes)));
-  const Words words = reinterpret_cast<Words>(mask);
-  std::int64_t all = 0;
-  for (int i = 0; i < kVectorBytes / 8; ++i) all |= words[i];
-  return all != 0;
-}
-
 // One bit per lane of a mask.
 template <class T> static inline std::uint32_t lane_bits(typename Simd<T>::I mask) {
 #if defined(__AVX2__)
-  if constexpr (kVectorBytes == 32 && sizeof(T) == 4) {
-    typedef float Lanes __attribute__((vector_size(32)));
-    return std::uint32_t(__builtin_ia32_movmskps256(reinterpret_cast<Lanes>(mask)));
+  if constexpr (kVectorBytes == 32) {
+    typedef T Lanes __attribute__((vector_size(32)));
+    if constexpr (sizeof(T) == 4)
+      return std::uint32_t(__builtin_ia32_movmskps256(reinterpret_cast<Lanes>(mask)));
+    else
+      return std::uint32_t(__builtin_ia32_movmskpd256(reinterpret_cast<Lanes>(mask)));
   }
 #endif
   std::uint32_t bits = 0;
   for (int i = 0; i < Simd<T>::kWidth; ++i) bits |= std::uint32_t(mask[i] & 1) << i;
   return bits;
+}
+
+// Whether any lane of a comparison is true.
+template <class T> static inline bool any_lane(typename Simd<T>::I mask) {
+#if defined(__AVX2__)
+  if constexpr (kVectorBytes == 32) return lane_bits<T>(mask) != 0;
+#endif
+  typedef std::int64_t Words __attribute__((vector_size(kVectorBytes)));
+  const Words words = reinterpret_cast<Words>(mask);
+  std::int64_t all = 0;
+  for (int i = 0; i < kVectorBytes / 8; ++i) all |= words[i];
+  return all != 0;
 }
 
 // Exponentials of one row times one column, and their squares times two others.
@@ -290,8 +296,11 @@ static int hits(const Tile<T> &t, const T *floors, int stride, Hit<T> *out) {
         T exponents[S::kKeys];
         S::store(exponents, a);
         S::store(exponents + S::kWidth, b);
-        for (int c = 0; c < S::kKeys; ++c)
-          if (exponents[c] >= floor) *next++ = {row, j + c, exponents[c]};
+        auto bits = lane_bits<T>(a >= least) | lane_bits<T>(b >= least) << S::kWidth;
+        for (; bits != 0; bits &= bits - 1) {
+          const int c = __builtin_ctz(bits);
+          *next++ = {row, j + c, exponents[c]};
+        }
       }
     }
   }

@@ -38,6 +38,8 @@ _MOST_DRAWS = 4
 # The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
 # may be from those of the forecast.
 _ROOM, _LOWERED, _RAISED = 0.95, 0.7, 1.3
+# Where draws are so much cheaper than the search was, they are made so much larger.
+_MUCH_CHEAPER, _LARGER = 3.0, 1.5
 # Pairs that are drawn however short the time: fewer would not tell their own error.
 _FEWEST_DRAWS = 0.01
 # Rows that may be mended, as a share of what the draws cost.
@@ -119,7 +121,8 @@ def study(
     clock.lap("plan")
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
     # every point is searched at least a little.
-    _round(search, _FIRST_TILINGS, *search.everywhere, clock)
+    first_tilings = max(_FIRST_TILINGS, cell_depth(n_keys) - 2)
+    _round(search, first_tilings, *search.everywhere, clock)
     forecast = _searched_until_it_pays_no_more(search, forecaster, worth, best, n_pairs, clock)
     missing = search.missing(x, size, forecast.rates.rate)
     clock.lap("check")
@@ -182,6 +185,9 @@ def sampled(
     clock.lap("pilot")
     seed = int(rng.integers(2**63))
     factor = first_factor(forecast, missing, allowed, delta)
+    if search.pairs > _MUCH_CHEAPER * forecast.cost:
+        # A draw that falls short would cost another search: better a larger one at once.
+        factor *= _LARGER
     best_effort: Sample | None = None
     for attempt in range(_MOST_DRAWS):
         if forecast.cost * factor > 0.8 * n_pairs and limit.allows(n_pairs):

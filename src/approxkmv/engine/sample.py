@@ -22,7 +22,7 @@ from approxkmv.exact import ExactKernel
 from approxkmv.leaves import Array, DrawPlan, Float64, FoundPairs, Index, sampled_product
 
 # Mending shows what else is missing, which may ask for more mending.
-_MOST_PASSES = 3
+_MOST_PASSES = 8
 # As if so many blocks had said that even spacing gains nothing.
 _PARTS_OF_ONE = 12
 
