@@ -262,7 +262,7 @@ class Search:
 def cell_depth(n_keys: int) -> int:
     """How often keys are cut: into cells of about 1,024 keys, smaller ones below 32,768 keys.
 
-    More cuts part more neighbours, but smaller cells make room for more tilings: at 262,144 keys six
+    More cuts part more neighbours, but small cells make room for more tilings: at 262,144 keys six
     tilings of 1,024 find as much as four of 4,096, in three quarters of the time.
     """
     depth = math.log2(max(1, n_keys) / 32) / 2
