@@ -68,7 +68,9 @@ def first_stages() -> Stages:
     kernel = prepare(queries, keys, bandwidth)
     outcome = Outcome("")
     rng, clock = np.random.default_rng(SEED), Clock(outcome.seconds)
-    study = planner.study(kernel, bandwidth, x, eps=EPS, rng=rng, outcome=outcome, clock=clock)
+    study = planner.study(
+        kernel, bandwidth, x[:, None], eps=EPS, rng=rng, outcome=outcome, clock=clock
+    )
     assert study is not None
     print(f"study: bandwidth {bandwidth:.3f}, {outcome.numbers}")
     return Stages(kernel, bandwidth, x, study)
@@ -176,14 +178,14 @@ def draw_rates(s: Stages) -> None:
     heat(axes[2], 100 * drawn, "Keys drawn, %", LogNorm(100 * drawn.min(), 100 * drawn.max()), "")
     print(
         f"rates: share drawn {drawn.mean():.2%}, from {drawn.min():.2%} to {drawn.max():.1%}; "
-        f"predicted error {np.sqrt(rates.variance) / np.linalg.norm(s.x):.3f} |x|"
+        f"predicted error {np.sqrt(rates.variance.sum()) / np.linalg.norm(s.x):.3f} |x|"
     )
     flat = solve_rates(
         np.full_like(raw, raw.mean()),
         s.study.forecaster.entries,
         s.query_blocks,
         s.key_tiles,
-        rates.variance,
+        rates.variance.sum(),
     )
     print(f"one rate for all tiles would need {flat.pairs / N**2:.2%} of the pairs")
     save(figure, "rates")

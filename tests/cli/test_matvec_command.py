@@ -77,10 +77,13 @@ def test_every_option_reaches_matvec(
         return matvec(*args, **options)
 
     monkeypatch.setattr(approxkmv, "matvec", recorded)
-    assert main(arguments(eps="0.2", delta="0.01", method="auto", seed="5", threads="1")) == 0
+    options = {"eps": "0.2", "rtol": "0.3", "max-seconds": "9", "delta": "0.01", "method": "auto"}
+    assert main(arguments(**options, seed="5", threads="1")) == 0
     assert seen == {
         "bandwidth": 0.7,
         "eps": 0.2,
+        "rtol": 0.3,
+        "max_seconds": 9.0,
         "delta": 0.01,
         "method": "auto",
         "rng": 5,

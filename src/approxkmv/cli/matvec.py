@@ -39,6 +39,8 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser.add_argument("--bandwidth", required=True, type=float, metavar="S", help="s above")
     parser.add_argument("--output", required=True, metavar="FILE.npy", help="where y goes")
     parser.add_argument("--eps", type=float, default=0.1, help="error allowed, relative to |x|")
+    parser.add_argument("--rtol", type=float, help="error allowed relative to |y|, instead of eps")
+    parser.add_argument("--max-seconds", type=float, help="then the best answer so far")
     parser.add_argument("--delta", type=float, default=0.05, help="probability of a larger error")
     parser.add_argument("--method", default="auto", help="auto (default), exact, sampled or paper")
     parser.add_argument("--seed", type=seed, help="seed of everything random")
@@ -58,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "bandwidth": args.bandwidth,
         "eps": args.eps,
+        "rtol": args.rtol,
+        "max_seconds": args.max_seconds,
         "delta": args.delta,
         "method": args.method,
         "rng": args.seed,
