@@ -430,8 +430,9 @@ def test_sampled_product(
     """
     unit = float(np.finfo(dtype).eps) / 2
     n_drawn = 0
+    shapes = [*SHAPES, (300, 1500)] if n_columns == 1 else [(130, 1100)]
     for (m, n), (n_blocks, n_tiles), rate in itertools.product(
-        [*SHAPES, (300, 1500)], [(1, 1), (4, 3)], [0.05, 0.5, 1e6]
+        shapes, [(1, 1), (4, 3)], [0.05, 0.5, 1e6]
     ):
         a = engine_case(m, n, 3, dtype, differences)
         x = np.random.default_rng(0).standard_normal((n, n_columns)).astype(dtype)
