@@ -8,6 +8,7 @@
 #include "philox.hpp"
 #include "product.hpp"
 #include "pilot.hpp"
+#include "reduced.hpp"
 #include "sampled.hpp"
 #include "sampled_attention.hpp"
 #include "threads.hpp"
@@ -365,6 +366,36 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
   });
 }
 
+template <class T>
+void bind_reduced_product(Matrix<const T> few_queries, Matrix<const T> few_keys,
+                          Vector<const double> query_shift, Vector<const double> key_shift,
+                          Vector<const double> centre, double factor, T few_slope, bool differences,
+                          Matrix<const T> queries, Matrix<const T> keys, double slope,
+                          Int32s query_index, Int32s key_index, Int32s own, Matrix<const T> x, Vector<const T> size, T floor, T rate, double least, std::uint64_t seed,
+                          std::uint64_t stream, Matrix<T> out, Vector<double> variance,
+                          Vector<double> mass, Vector<std::int64_t> n_drawn, const std::string &isa,
+                          int n_threads) {
+  const Reduction<T> reduction{geometry<T>(few_queries, few_keys, query_shift, key_shift, centre, factor,
+                                           few_slope, differences),
+                               {queries.data(), queries.shape(0), queries.shape(1)},
+                               {keys.data(), keys.shape(0), keys.shape(1)},
+                               slope,
+                               query_index.data(),
+                               key_index.data(),
+                               own.data(),
+                               x.data(),
+                               x.shape(1),
+                               size.data(),
+                               floor,
+                               rate,
+                               least,
+                               seed,
+                               stream};
+  const auto &table = kernels(isa).typed<T>();
+  const ReducedSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
+  run([&](const Poll &poll) { return reduced_product(reduction, table, n_threads, poll, sums); });
+}
+
 template <class T> void bind_exp(Vector<const T> in, Vector<T> out, const std::string &isa) {
   kernels(isa).typed<T>().exp(in.data(), out.data(), in.shape(0));
 }
@@ -482,6 +513,13 @@ template <class T> void bind_typed(nb::module_ &m) {
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "x"_a.noconvert(),
         "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
         "n_threads"_a);
+  m.def("reduced_product", &bind_reduced_product<T>, "few_queries"_a.noconvert(),
+        "few_keys"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
+        "centre"_a.noconvert(), "factor"_a, "few_slope"_a, "differences"_a, "queries"_a.noconvert(),
+        "keys"_a.noconvert(), "slope"_a, "query_index"_a.noconvert(), "key_index"_a.noconvert(),
+        "own"_a.noconvert(), "x"_a.noconvert(), "size"_a.noconvert(), "floor"_a, "rate"_a,
+        "least"_a, "seed"_a, "stream"_a, "out"_a.noconvert(), "variance"_a.noconvert(),
+        "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
 }
 

@@ -13,6 +13,8 @@ constexpr int kPanelKeys = 256;  // most keys per panel
 constexpr int kScoreStride = kPanelKeys + 16;  // not a power of two: rows would alias in the cache
 constexpr int kFewColumns = 4;   // up to here columns are dotted, above they are a second product
 constexpr std::size_t kAlignment = 64;
+constexpr int kProjected = 4;    // points that share a pass over a basis
+constexpr std::size_t kProjectedPiece = 64;
 
 // One block of queries against one chunk of packed keys:
 //
@@ -41,13 +43,32 @@ template <class T> struct Tile {
   T *products;  // out, many columns: [kBlockRows][padded columns]
   T *totals;    // out [kBlockRows] vectors of partial sums of the exponentials
   T *row_max;   // out [kBlockRows], with `online`
-  T *values;    // null, or out [kBlockRows][kPanelKeys]: the exponentials of one panel, no column
+  T *values;    // null, or out [kBlockRows][kPanelKeys]: the exponentials of one panel
+  // Null, or out [kBlockRows], for one panel: exponentials of exponents below `floor` count as 0, and
+  // groups of keys with others have a bit here; `values` are written for these groups only.
+  std::uint64_t *live;
+  T floor;
 };
 
 // A pair of a panel whose exponent reaches a floor.
 template <class T> struct Hit {
   std::int32_t row, key;  // within the block and the panel
   T exponent;
+};
+
+// Values of a block of rows with a panel of keys, of which some are drawn, each by a word of its own.
+template <class T> struct DrawPanel {
+  const T *values;            // [row][kPanelKeys]
+  const std::uint64_t *live;  // [row] groups of keys with values
+  int n_rows;
+  const T *size;  // [key], 0 on padding
+  const std::uint32_t *row_words, *key_words;
+  T rate;
+};
+
+template <class T> struct DrawnValue {
+  std::int32_t row, key;  // within the block and the panel
+  T value, probability;
 };
 
 template <class T> struct SoftmaxTile;  // softmax_tile.hpp
@@ -65,6 +86,8 @@ template <class T> struct TypedKernels {
   int (*hits)(const Tile<T> &, T floor, Hit<T> *hits);
   // The same with a floor for each row of the block.
   int (*hits_by_row)(const Tile<T> &, const T *floors, Hit<T> *hits);
+  // Values drawn with probability min(1, size rate value); their number.
+  int (*draw_values)(const DrawPanel<T> &, DrawnValue<T> *out);
   void (*softmax)(const SoftmaxTile<T> &);
   // Pairs of packed queries [strip][dim][row] and keys [group][dim][key] with <q, k> >= 0.
   int (*matches)(const T *queries, int n_strips, const T *keys, int n_keys, std::size_t n_dims,
@@ -72,9 +95,9 @@ template <class T> struct TypedKernels {
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);
-  // out[s] = sum_l (point[l] - centre[l]) basis[l][s], in single precision.
-  void (*project)(const T *point, const double *centre, std::size_t n_dims, const float *basis,
-                  std::size_t n_out, float *out);
+  // out[p][s] = sum_l (points[p][l] - centre[l]) basis[l][s], in single precision, for kProjected points.
+  void (*project)(const T *const *points, const double *centre, std::size_t n_dims,
+                  const float *basis, std::size_t n_out, float *const *out);
   T (*sum_lanes)(const T *);
   void (*exp)(const T *in, T *out, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);

@@ -21,41 +21,63 @@ template <class T> static void exp_array(const T *in, T *out, std::size_t n) {
 
 template <class T> static T squared_distance(const T *a, const T *b, std::size_t n_dims) {
   using S = Simd<T>;
-  typename S::V sum = {};
+  constexpr int kSums = 4;  // as many as hide the latency of a multiply-add
+  typename S::V sums[kSums] = {};
   std::size_t l = 0;
+  for (; l + kSums * S::kWidth <= n_dims; l += kSums * S::kWidth)
+#pragma GCC unroll 4
+    for (int k = 0; k < kSums; ++k) {
+      const auto difference = S::load(a + l + k * S::kWidth) - S::load(b + l + k * S::kWidth);
+      sums[k] += difference * difference;
+    }
   for (; l + S::kWidth <= n_dims; l += S::kWidth) {
     const auto difference = S::load(a + l) - S::load(b + l);
-    sum += difference * difference;
+    sums[0] += difference * difference;
   }
   T rest = 0;
   for (; l < n_dims; ++l) rest += (a[l] - b[l]) * (a[l] - b[l]);
-  return S::sum(sum) + rest;
+  return S::sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+}
+
+// Adds a piece of some points to `kSums` vectors of their projections.
+template <int kSums>
+static inline void add_piece(const float (&moved)[kProjected][kProjectedPiece], std::size_t n,
+                             const float *basis, std::size_t n_out, std::size_t at, float *const *out) {
+  using S = Simd<float>;
+  S::V sums[kProjected][kSums] = {};
+  for (std::size_t l = 0; l < n; ++l) {
+    S::V row[kSums];
+    for (int k = 0; k < kSums; ++k) row[k] = S::load(basis + l * n_out + at + k * S::kWidth);
+#pragma GCC unroll 4
+    for (int p = 0; p < kProjected; ++p)
+      for (int k = 0; k < kSums; ++k) sums[p][k] += S::splat(moved[p][l]) * row[k];
+  }
+  for (int p = 0; p < kProjected; ++p)
+    for (int k = 0; k < kSums; ++k) {
+      float *to = out[p] + at + k * S::kWidth;
+      S::store(to, S::load(to) + sums[p][k]);
+    }
 }
 
 template <class T>
-static void project(const T *point, const double *centre, std::size_t n_dims, const float *basis,
-                    std::size_t n_out, float *out) {
-  using S = Simd<float>;
-  constexpr std::size_t kPiece = 64;
-  constexpr std::size_t kSums = 4;  // as many as hide the latency of a multiply-add
-  for (std::size_t s = 0; s < n_out; ++s) out[s] = 0;
-  float moved[kPiece];
-  for (std::size_t first = 0; first < n_dims; first += kPiece) {
-    const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
-    for (std::size_t l = 0; l < n; ++l) moved[l] = float(double(point[first + l]) - centre[first + l]);
+static void project(const T *const *points, const double *centre, std::size_t n_dims,
+                    const float *basis, std::size_t n_out, float *const *out) {
+  constexpr std::size_t kWidth = Simd<float>::kWidth;
+  for (int p = 0; p < kProjected; ++p)
+    for (std::size_t s = 0; s < n_out; ++s) out[p][s] = 0;
+  float moved[kProjected][kProjectedPiece];
+  for (std::size_t first = 0; first < n_dims; first += kProjectedPiece) {
+    const std::size_t n = n_dims - first < kProjectedPiece ? n_dims - first : kProjectedPiece;
+    for (int p = 0; p < kProjected; ++p)
+      for (std::size_t l = 0; l < n; ++l)
+        moved[p][l] = float(double(points[p][first + l]) - centre[first + l]);
     const float *rows = basis + first * n_out;
     std::size_t s = 0;
-    for (; s + S::kWidth <= n_out; s += S::kWidth) {
-      S::V sums[kSums] = {};
-      std::size_t l = 0;
-      for (; l + kSums <= n; l += kSums)
-        for (std::size_t k = 0; k < kSums; ++k)
-          sums[k] += S::splat(moved[l + k]) * S::load(rows + (l + k) * n_out + s);
-      for (; l < n; ++l) sums[0] += S::splat(moved[l]) * S::load(rows + l * n_out + s);
-      S::store(out + s, S::load(out + s) + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
-    }
+    for (; s + 2 * kWidth <= n_out; s += 2 * kWidth) add_piece<2>(moved, n, rows, n_out, s, out);
+    for (; s + kWidth <= n_out; s += kWidth) add_piece<1>(moved, n, rows, n_out, s, out);
     for (; s < n_out; ++s)
-      for (std::size_t l = 0; l < n; ++l) out[s] += moved[l] * rows[l * n_out + s];
+      for (int p = 0; p < kProjected; ++p)
+        for (std::size_t l = 0; l < n; ++l) out[p][s] += moved[p][l] * rows[l * n_out + s];
   }
 }
 
@@ -82,6 +104,7 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           any_tile<T>,
           any_hits<T>,
           any_hits_by_row<T>,
+          draw_values<T>,
           softmax_tile<T>,
           matches<T>,
           pack_row<T>,

@@ -52,14 +52,21 @@ bool project(const Rows<T> &points, const std::int32_t *index, std::size_t n, co
              const float *basis, std::size_t n_directions, const TypedKernels<T> &kernels,
              int n_threads, const Poll &poll, float *out) {
   constexpr std::size_t kPointsPerTask = 4096, kAhead = 8;
+  static_assert(kPointsPerTask % kProjected == 0);
   return parallel_for(
       (n + kPointsPerTask - 1) / kPointsPerTask, n_threads,
       [&](std::size_t task, int) {
         const std::size_t last = std::min(n, (task + 1) * kPointsPerTask);
-        for (std::size_t i = task * kPointsPerTask; i < last; ++i) {
-          if (i + kAhead < last) prefetch(points, index[i + kAhead]);
-          kernels.project(points[index[i]], centre, points.d, basis, n_directions,
-                          out + i * n_directions);
+        std::vector<float> unused(n_directions);
+        const T *some[kProjected];
+        float *to[kProjected];
+        for (std::size_t i = task * kPointsPerTask; i < last; i += kProjected) {
+          for (std::size_t p = 0; p < kProjected; ++p) {
+            if (i + p + kAhead < last) prefetch(points, index[i + p + kAhead]);
+            some[p] = points[index[std::min(i + p, last - 1)]];
+            to[p] = i + p < last ? out + (i + p) * n_directions : unused.data();
+          }
+          kernels.project(some, centre, points.d, basis, n_directions, to);
         }
       },
       poll);

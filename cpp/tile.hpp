@@ -173,6 +173,52 @@ static inline void exponentials_and_squares(const T *scores, const T *key_shift,
   sums[2] = third[0] + third[1];
 }
 
+// Exponentials of one row in place, those of exponents below `floor` as 0; the groups with others,
+// which are copied, have a bit in the answer. Where most values are tiny most groups are left out.
+template <class T>
+static inline std::uint64_t live_exponentials(T *scores, const T *key_shift, int n, T slope, T shift,
+                                              T ceiling, T floor, T *copy) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  const V top = S::splat(ceiling), least = S::splat(floor);
+  std::uint64_t live = 0;
+  for (int j = 0; j < n; j += S::kKeys) {
+    V t[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = j + v * S::kWidth;
+      t[v] = slope * S::load(scores + at) - shift - S::load(key_shift + at);
+    }
+    if (!any_lane<T>((t[0] >= least) | (t[1] >= least))) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) S::store(scores + j + v * S::kWidth, V{});
+      continue;
+    }
+    live |= std::uint64_t(1) << (j / S::kKeys);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const V e = t[v] >= least ? exp<T>(t[v], top) : V{};
+      S::store(scores + j + v * S::kWidth, e);
+      S::store(copy + j + v * S::kWidth, e);
+    }
+  }
+  return live;
+}
+
+// Inner product of the live groups.
+template <class T>
+static inline typename Simd<T>::V dot_of_live(std::uint64_t live, const T *a, const T *b) {
+  using S = Simd<T>;
+  typename S::V sums[kVectors] = {};
+  for (; live != 0; live &= live - 1) {
+    const int j = __builtin_ctzll(live) * S::kKeys;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      sums[v] += S::load(a + j + v * S::kWidth) * S::load(b + j + v * S::kWidth);
+  }
+  return sums[0] + sums[1];
+}
+
 template <class T> static inline void accumulate(T *lanes, typename Simd<T>::V v) {
   Simd<T>::store(lanes, Simd<T>::load(lanes) + v);
 }
@@ -230,6 +276,14 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           t.row_max[row] = next;
           // A row without any key so far has next = -infinity; its exponentials are all 0.
           shift += next - next == T(0) ? next : T(0);
+        }
+        if (t.live) {
+          t.live[row] = live_exponentials(scores, key_shift, width, t.slope, shift, t.ceiling, t.floor,
+                                          t.values + row * kPanelKeys);
+          for (int c = 0; c < n_few; ++c)
+            accumulate(lanes + c * kWidth, dot_of_live(t.live[row], scores,
+                                                       t.x + std::size_t(c) * t.n_keys + first));
+          continue;
         }
         V total, weighted;
         if (t.square_x && t.n_columns == 1) {
@@ -313,6 +367,52 @@ template <class T> static int any_hits_by_row(const Tile<T> &t, const T *floors,
 
 template <class T> static int any_hits(const Tile<T> &t, T floor, Hit<T> *out) {
   return t.differences ? hits<T, true>(t, &floor, 0, out) : hits<T, false>(t, &floor, 0, out);
+}
+
+// Words of a query and of some keys, mixed into numbers in [0, 1): those of two pairs are independent.
+template <class T>
+static inline typename Simd<T>::V pair_uniforms(std::uint32_t row_word, const std::uint32_t *key_words) {
+  using S = Simd<T>;
+  constexpr std::uint32_t kFactor = 2654435769u;
+  if constexpr (sizeof(T) == 4) {
+    typedef std::uint32_t Words __attribute__((vector_size(kVectorBytes)));
+    typedef std::uint32_t Unaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+    const Words mixed = ((*reinterpret_cast<const Unaligned *>(key_words) ^ row_word) * kFactor) >> 8;
+    return __builtin_convertvector(reinterpret_cast<typename S::I>(mixed), typename S::V) * T(0x1.0p-24);
+  } else {
+    T lanes[S::kWidth];
+    for (int c = 0; c < S::kWidth; ++c)
+      lanes[c] = T(((key_words[c] ^ row_word) * kFactor) >> 8) * T(0x1.0p-24);
+    return S::load(lanes);
+  }
+}
+
+template <class T> static int draw_values(const DrawPanel<T> &p, DrawnValue<T> *out) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  DrawnValue<T> *next = out;
+  for (int row = 0; row < p.n_rows; ++row) {
+    const T *values = p.values + row * kPanelKeys;
+    for (std::uint64_t live = p.live[row]; live != 0; live &= live - 1) {
+      const int first = __builtin_ctzll(live) * S::kKeys;
+      for (int j = first; j < first + S::kKeys; j += S::kWidth) {
+        const V uniform = pair_uniforms<T>(p.row_words[row], p.key_words + j);
+        const V chance = p.rate * S::load(values + j) * S::load(p.size + j);
+        auto bits = lane_bits<T>(uniform < chance);
+        if (bits == 0) continue;
+        T chances[S::kWidth];
+        S::store(chances, chance);
+        for (; bits != 0; bits &= bits - 1) {
+          const int c = __builtin_ctz(bits);
+          // Words have 24 bits: the probability of falling below is that of the next multiple.
+          const T steps = chances[c] < T(1) ? chances[c] * T(0x1.0p24) : T(0x1.0p24);
+          const T whole = T(std::int32_t(steps));
+          *next++ = {row, j + c, values[j + c], (whole < steps ? whole + 1 : whole) * T(0x1.0p-24)};
+        }
+      }
+    }
+  }
+  return int(next - out);
 }
 
 // The test is made in registers: where scores are cheap, writing them would cost more than they do.

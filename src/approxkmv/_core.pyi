@@ -221,6 +221,35 @@ def sampled_product(
     isa: str,
     n_threads: int,
 ) -> None: ...
+def reduced_product(
+    few_queries: Array,
+    few_keys: Array,
+    query_shift: Float64,
+    key_shift: Float64,
+    centre: Float64,
+    factor: float,
+    few_slope: float,
+    differences: bool,
+    queries: Array,
+    keys: Array,
+    slope: float,
+    query_index: Array,
+    key_index: Array,
+    own: Array,
+    x: Array,
+    size: Array,
+    floor: float,
+    rate: float,
+    least: float,
+    seed: int,
+    stream: int,
+    out: Array,
+    variance: Float64,
+    mass: Float64,
+    n_drawn: Index,
+    isa: str,
+    n_threads: int,
+) -> None: ...
 def exp(x: Array, out: Array, isa: str) -> None: ...
 def philox(seed: int, stream: int, first: int, out: npt.NDArray[np.uint64]) -> None: ...
 def available_isas() -> list[str]: ...

@@ -39,6 +39,7 @@ __all__ = [
     "project",
     "random_tiling",
     "rate_histogram",
+    "reduced_product",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
@@ -520,6 +521,70 @@ def sampled_product(
         sums.variance,
         sums.mass,
         sums.n_drawn,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return sums
+
+
+class PairDraws(NamedTuple):
+    """Pair (i, j) is drawn with probability ``min(1, size[j] * rate * H[i, j])``.
+
+    Where the exponent of H is below ``floor``, H is 0 and the probability ``least``.
+    """
+
+    size: Array  # (n_keys,)
+    floor: float
+    rate: float
+    least: float
+    seed: int
+    stream: int
+
+
+class WholePoints(NamedTuple):
+    """The points that points of few coordinates stand for."""
+
+    queries: Array
+    keys: Array
+    query_index: Index32  # where the few's queries are among `queries`
+    key_index: Index32  # where the few's keys are among `keys`
+    own: Index32  # for each of the few's queries the few's key of the same point, or -1
+    bandwidth: float
+
+
+def reduced_product(
+    few: Geometry,
+    whole: WholePoints,
+    draws: PairDraws,
+    x: Array,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> SampledSums:
+    """Product with the matrix H of ``few``, and drawn pairs of K - H over their probabilities.
+
+    ``few`` has inner products of points of few coordinates, K is the kernel matrix of the whole
+    ones; rows and columns are in the order of the few. Pairs of a point with itself are not drawn,
+    but counted exactly. Numbers of drawn pairs are those of every query.
+    """
+    n_queries = len(few.queries)
+    sums = SampledSums(
+        np.empty((n_queries, x.shape[1]), x.dtype),
+        np.empty(n_queries),
+        np.empty(n_queries),
+        np.empty(n_queries, np.int64),
+    )
+    _core.reduced_product(
+        *few,
+        whole.queries,
+        whole.keys,
+        -0.5 / whole.bandwidth**2,
+        whole.query_index,
+        whole.key_index,
+        whole.own,
+        x,
+        *draws,
+        *sums,
         isa or ISA,
         n_threads or default_threads(),
     )

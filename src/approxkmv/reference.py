@@ -25,6 +25,7 @@ from approxkmv.leaves import (
     Geometry,
     Index,
     Index32,
+    PairDraws,
     PilotMoments,
     PilotSums,
     SampledSums,
@@ -32,6 +33,7 @@ from approxkmv.leaves import (
     Smoothing,
     TileSums,
     Tiling,
+    WholePoints,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "project",
     "random_tiling",
     "rate_histogram",
+    "reduced_product",
     "sampled_product",
     "scan_ranges",
     "squared_norms",
@@ -322,6 +325,58 @@ def sampled_product(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: Ar
             variance[row] = exponentials[row] ** 2 @ spread - value**2 @ spread[near]
             mass[row] = exponentials[row] ** 2 @ left - value**2 @ left[near]
     return SampledSums(y, variance, mass, n_drawn)
+
+
+def reduced_product(few: Geometry, whole: WholePoints, draws: PairDraws, x: Array) -> SampledSums:
+    """All pairs of H, and drawn pairs of K - H over their probabilities."""
+    exponents = _exponents(few)
+    cheap = np.where(exponents >= draws.floor, np.exp(np.minimum(exponents, 0.0)), 0.0)
+    queries = whole.queries[whole.query_index].astype(np.float64)
+    keys = whole.keys[whole.key_index].astype(np.float64)
+    exact = np.exp(-0.5 / whole.bandwidth**2 * _scores(queries, keys, differences=True))
+    pi, drawn = pair_draws(cheap, draws)
+    own = np.flatnonzero(whole.own >= 0), whole.own[whole.own >= 0]
+    pi[own], drawn[own] = 1.0, True
+    term = np.divide(exact - cheap, pi, out=np.zeros_like(pi), where=drawn)
+    drawn[own] = False
+    signed = x.astype(np.float64)
+    lengths = np.square(signed).sum(axis=1)
+    return SampledSums(
+        (cheap + term) @ signed,
+        ((1 - pi) * term**2) @ lengths,
+        (pi * (1 - pi) * term**2) @ lengths,
+        drawn.sum(axis=1),
+    )
+
+
+def pair_draws(cheap: Float64, draws: PairDraws) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """Probabilities of all pairs of a matrix, and which of them are drawn.
+
+    A pair has a word made of those of its query and its key, with 24 bits: probabilities are
+    multiples of 2^-24. Pairs whose value is 0 are drawn by gaps, geometrically distributed.
+    """
+    n_queries, n_keys = cheap.shape
+    pi = np.minimum(1.0, draws.size.astype(np.float64) * (draws.rate * cheap))
+    pi = np.ceil(pi * 2.0**24) * 2.0**-24
+    rows, cols = (
+        _words(draws, side, 0, n) >> np.uint64(32) for side, n in enumerate((n_queries, n_keys))
+    )
+    mixed = (rows[:, None] ^ cols) * np.uint64(2654435769) % np.uint64(2**32)
+    drawn = (mixed >> np.uint64(8)).astype(np.float64) * 2.0**-24 < pi
+    blind = np.zeros_like(drawn)
+    key, n_moves = np.full(n_queries, -1.0), 0
+    while draws.least > 0 and (key < n_keys).any():
+        uniform = ((_words(draws, 2, n_moves, n_queries) >> np.uint64(11)) + 0.5) * 2.0**-53
+        key += 1 + np.floor(np.log(uniform) / np.log1p(-draws.least))
+        n_moves += 1
+        within = np.flatnonzero(key < n_keys)
+        blind[within, key[within].astype(np.int64)] = True
+    none = cheap == 0
+    return np.where(none, draws.least, pi), np.where(none, blind, drawn)
+
+
+def _words(draws: PairDraws, side: int, n_moves: int, n: int) -> npt.NDArray[np.uint64]:
+    return philox(draws.seed, draws.stream, (side << 64) + (n_moves << 128), n)[:, 0]
 
 
 def _drawn_probabilities(plan: DrawPlan, block: int, size: Float64) -> Float64:

@@ -17,7 +17,14 @@ from scipy.stats import binom, chi2, norm
 from approxkmv.engine.near import Missing
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import run_pilot
-from approxkmv.engine.sample import draw, measured_evenness, rows_to_mend, spread, unseen_error
+from approxkmv.engine.sample import (
+    Judge,
+    draw,
+    measured_evenness,
+    rows_to_mend,
+    spread,
+    unseen_error,
+)
 from approxkmv.exact import prepare
 from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, sampled_product
 
@@ -287,26 +294,11 @@ def draw_of(case: Case, x: np.ndarray, rate: np.ndarray, found: FoundPairs, **op
         rng=np.random.default_rng(0),
         n_threads=1,
     )
-    settings = {
-        "allowed": np.inf,
-        "missing": Missing(0.0, 0.0),
-        "most_rows": 0,
-        "delta": 0.05,
-    }
-    sample = draw(
-        case.kernel,
-        found,
-        x[:, None],
-        np.abs(x),
-        rate,
-        case.query_blocks,
-        case.key_tiles,
-        pilot,
-        case.kernel.at_queries(pilot.rows).product(x[:, None]).out,
-        seed=1,
-        stream=0,
-        **(settings | options),
-    )
+    products = case.kernel.at_queries(pilot.rows).product(x[:, None]).out
+    allowed, delta = options.pop("allowed", np.inf), options.pop("delta", 0.05)
+    judge = Judge(case.kernel, x[:, None], case.query_blocks, pilot, products, allowed, delta)
+    settings = {"missing": Missing(0.0, 0.0), "most_rows": 0} | options
+    sample = draw(judge, found, np.abs(x), rate, case.key_tiles, seed=1, stream=0, **settings)
     return replace(sample, y=sample.y[:, 0]), pilot
 
 

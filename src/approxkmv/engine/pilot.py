@@ -73,6 +73,15 @@ class Pilot:
         np.add.at(sums, (self.near_row[chosen], tile), mass[chosen])
         return sums
 
+    def square_of_a_pair(self, size: Array) -> float:
+        """Mean of K^2 over near pairs of the rows, as often as it weighs, times |x|^2."""
+        squares = self.near_square[self.apart]
+        total = float(squares.sum())
+        if not total > 0:
+            return 0.0
+        mean_square = float(np.square(size, dtype=np.float64).mean())
+        return float(np.square(squares).sum()) / total * mean_square
+
 
 def run_pilot(
     geometry: Geometry,

@@ -1,4 +1,4 @@
-"""What to do with these data: sample, or compute every pair.
+"""What to do with these data: draw keys, go through few coordinates, or compute every pair.
 
 Everything is counted in pairs of the exact product, the unit in which a saving shows. The pilot
 costs about one pair in a hundred; whatever it predicts to be dearer than the exact product is
@@ -18,7 +18,8 @@ from approxkmv.engine.near import Missing, Search, cell_depth
 from approxkmv.engine.order import Blocks, norm_order
 from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample
 from approxkmv.engine.pilot import Pilot, run_pilot
-from approxkmv.engine.sample import draw, spread
+from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
+from approxkmv.engine.sample import Judge, draw, spread
 from approxkmv.exact import ExactKernel
 from approxkmv.leaves import Array, Index32
 
@@ -47,11 +48,16 @@ _MENDING = 0.7
 # Of the squared error allowed: what near pairs that were not found may take before more is
 # searched, as the tiling more tells and as the draws tell.
 _MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
+# Through few coordinates: the variance aimed at, what must be saved at least, draws, and the share
+# of rows that may be mended.
+_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.6, 0.7, 2, 0.005
+# What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate.
+_SEARCH_PAIRS, _SEARCH_PAIRS_PER_DIM = 3000, 13
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """What was learnt about a matrix: a few rows, near pairs, and what drawing would cost."""
+class Look:
+    """What a few rows tell about a matrix, and what drawing keys would cost at best."""
 
     allowed: float
     size: Array  # lengths of the rows of x
@@ -59,6 +65,13 @@ class Study:
     key_tiles: Blocks
     pilot: Pilot
     forecaster: Forecaster
+    best: Forecast  # as if every near pair were known
+
+
+@dataclass(frozen=True, eq=False)
+class Study(Look):
+    """What was learnt about a matrix: a few rows, near pairs, and what drawing would cost."""
+
     search: Search
     forecast: Forecast
     missing: Missing
@@ -73,13 +86,25 @@ def study(
     rng: np.random.Generator,
     outcome: Outcome,
     clock: Clock,
-    limit: Limit | None = None,
 ) -> Study | None:
-    """Look at a few rows, search for near pairs; None, and the reason, if sampling cannot pay.
+    """Look at a few rows, search for near pairs; None, and the reason, if sampling cannot pay."""
+    limit = Limit()
+    look = _look(kernel, x, eps, rng, outcome, clock, limit)
+    if look is None or _too_dense(look, kernel, outcome, limit):
+        return None
+    return _searched(look, kernel, bandwidth, x, rng, outcome, clock, limit)
 
-    With a limit of time too short for the exact product that is no reason to give up.
-    """
-    limit = limit or Limit()
+
+def _look(
+    kernel: ExactKernel,
+    x: Array,
+    eps: float,
+    rng: np.random.Generator,
+    outcome: Outcome,
+    clock: Clock,
+    limit: Limit,
+) -> Look | None:
+    """Look at a few rows; None if there is nothing to compute."""
     geometry, n_threads = kernel.geometry, kernel.n_threads
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     n_pairs = n_queries * n_keys
@@ -110,13 +135,54 @@ def study(
         "tiles": len(key_tiles.sizes),
         "pilot_rows": len(pilot.rows),
         "share_if_all_near_pairs_were_known": best.rates.pairs / n_pairs,
+        # In exact products; what is not listed is not possible with these points.
+        "predicted_cost_of_exact": 1.0,
+        "predicted_cost_of_drawing_keys": _drawing_cost(best, kernel) / n_pairs,
     }
     limit.learn(2 * outcome.pairs, outcome.seconds["pilot"])
-    if best.cost > 0.7 * n_pairs and limit.allows(n_pairs):
-        outcome.reason = "the kernel is too dense: sampling would need almost every pair"
-        return None
+    return Look(allowed, size, query_blocks, key_tiles, pilot, forecaster, best)
 
-    search = Search(geometry, bandwidth, pilot, query_blocks, key_tiles, rng, n_threads)
+
+def _drawing_cost(best: Forecast, kernel: ExactKernel) -> float:
+    """What finding near pairs and drawing keys costs, before anything was searched."""
+    search = _SEARCH_PAIRS + _SEARCH_PAIRS_PER_DIM * kernel.keys.shape[1]
+    return best.cost + float(search * len(kernel.queries))
+
+
+def _too_dense(look: Look, kernel: ExactKernel, outcome: Outcome, limit: Limit) -> bool:
+    """Whether drawing keys cannot pay; with too short a time for the exact product it must."""
+    n_pairs = len(kernel.queries) * len(kernel.keys)
+    dense = look.best.cost > 0.7 * n_pairs and limit.allows(n_pairs)
+    if dense:
+        outcome.reason = "the kernel is too dense: sampling would need almost every pair"
+    return dense
+
+
+def _searched(
+    look: Look,
+    kernel: ExactKernel,
+    bandwidth: float,
+    x: Array,
+    rng: np.random.Generator,
+    outcome: Outcome,
+    clock: Clock,
+    limit: Limit,
+) -> Study | None:
+    """Search for near pairs; None, and the reason, if they are too hard to find."""
+    allowed, size, query_blocks, key_tiles, pilot, forecaster, best = (
+        look.allowed,
+        look.size,
+        look.query_blocks,
+        look.key_tiles,
+        look.pilot,
+        look.forecaster,
+        look.best,
+    )
+    n_queries, n_keys = len(kernel.queries), len(kernel.keys)
+    n_pairs = n_queries * n_keys
+    search = Search(
+        kernel.geometry, bandwidth, pilot, query_blocks, key_tiles, rng, kernel.n_threads
+    )
     worth = _worth_searching(pilot, forecaster, query_blocks, key_tiles, allowed)
     clock.lap("plan")
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
@@ -149,7 +215,7 @@ def study(
         "predicted_share_of_pairs": forecast.cost / n_pairs,
     }
     return Study(
-        allowed, size, query_blocks, key_tiles, pilot, forecaster, search, forecast, missing
+        allowed, size, query_blocks, key_tiles, pilot, forecaster, best, search, forecast, missing
     )
 
 
@@ -171,18 +237,87 @@ def sampled(
     limit = limit or Limit()
     outcome = Outcome("sampling is cheaper")
     clock = Clock(outcome.seconds)
-    learnt = study(
-        kernel, bandwidth, x, eps=eps, rng=rng, outcome=outcome, clock=clock, limit=limit
-    )
-    if learnt is None:
+    look = _look(kernel, x, eps, rng, outcome, clock, limit)
+    if look is None:
         return outcome
-    n_keys = len(kernel.keys)
-    n_pairs = len(kernel.queries) * n_keys
+    products = kernel.at_queries(look.pilot.rows).product(x).out
+    outcome.pairs += len(products) * len(kernel.keys)
+    clock.lap("pilot")
+    judge = Judge(kernel, x, look.query_blocks, look.pilot, products, look.allowed, delta)
+    if _through_few_coordinates(look, judge, bandwidth, rng, outcome, clock, limit):
+        return outcome
+    if not _too_dense(look, kernel, outcome, limit):
+        learnt = _searched(look, kernel, bandwidth, x, rng, outcome, clock, limit)
+        if learnt is not None:
+            _drawn(learnt, judge, rng, outcome, clock, limit)
+    return outcome
+
+
+def _through_few_coordinates(
+    look: Look,
+    judge: Judge,
+    bandwidth: float,
+    rng: np.random.Generator,
+    outcome: Outcome,
+    clock: Clock,
+    limit: Limit,
+) -> bool:
+    """Whether the answer was found through few coordinates, if that is predicted to be cheapest."""
+    kernel, allowed = judge.kernel, look.allowed
+    n_queries = len(kernel.queries)
+    n_pairs = n_queries * len(kernel.keys)
+    likeness = make_likeness(kernel, bandwidth, rng)
+    if likeness is None:
+        return False
+    seed, target = int(rng.integers(2**63)), _REDUCED_AIM * allowed
+    reduction = make_reduction(likeness, judge.x, look.size, look.pilot, target, seed)
+    clock.lap("few coordinates")
+    outcome.numbers["predicted_cost_of_few_coordinates"] = reduction.cost / n_pairs
+    others = min(_drawing_cost(look.best, kernel), _CHEAP_ENOUGH * n_pairs)
+    if reduction.cost > others or not limit.allows(reduction.cost):
+        return False
+    factor = 1.0
+    for attempt in range(_MOST_REDUCED_DRAWS):
+        sample = draw_reduced(
+            judge,
+            reduction,
+            look.size,
+            factor=factor,
+            most_rows=math.ceil(_MENDED_ROWS * n_queries),
+            stream=attempt,
+        )
+        clock.lap("draw")
+        outcome.pairs += sample.pairs
+        outcome.numbers |= {
+            "coordinates": float(likeness.dims_of.mean()),
+            "rows_computed_exactly": int((likeness.dims_of == 0).sum()),
+            "looks_per_query": reduction.looks * factor / n_queries,
+            "draws": attempt + 1,
+            "mended_rows": sample.n_mended,
+        }
+        worst = max(sample.upper, sample.checked) / allowed
+        if worst <= 1:
+            outcome.sample = sample
+            outcome.reason = "few coordinates tell which pairs matter"
+            outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
+            return True
+        factor *= 1.5 * min(worst, 4.0)
+    return False
+
+
+def _drawn(
+    learnt: Study,
+    judge: Judge,
+    rng: np.random.Generator,
+    outcome: Outcome,
+    clock: Clock,
+    limit: Limit,
+) -> None:
+    """Draw keys, and again, larger, until the error is met or drawing does not pay any more."""
+    x, delta, n_keys = judge.x, judge.delta, len(judge.kernel.keys)
+    n_pairs = len(judge.kernel.queries) * n_keys
     allowed, search = learnt.allowed, learnt.search
     forecast, missing = learnt.forecast, learnt.missing
-    products = kernel.at_queries(learnt.pilot.rows).product(x).out
-    outcome.pairs += len(products) * n_keys
-    clock.lap("pilot")
     seed = int(rng.integers(2**63))
     factor = first_factor(forecast, missing, allowed, delta)
     if search.pairs > _MUCH_CHEAPER * forecast.cost:
@@ -198,19 +333,13 @@ def sampled(
                 break
             factor = max(limit.pairs_left(), _FEWEST_DRAWS * n_pairs) / forecast.cost
         sample = draw(
-            kernel,
+            judge,
             search.found,
-            x,
             learnt.size,
             forecast.rates.scaled(factor),
-            learnt.query_blocks,
             learnt.key_tiles,
-            learnt.pilot,
-            products,
-            allowed=allowed,
             missing=missing,
             most_rows=int(max(_MENDING * forecast.cost * factor, 0.01 * n_pairs) / n_keys),
-            delta=delta,
             seed=seed,
             stream=attempt,
         )
@@ -239,7 +368,6 @@ def sampled(
         outcome.reason = "the time allowed was too short for the error asked for"
     outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
-    return outcome
 
 
 def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: float) -> float:

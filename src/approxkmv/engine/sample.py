@@ -11,6 +11,8 @@ others. Such rows are few, and are computed exactly.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.special import gammaincinv
 
@@ -19,7 +21,15 @@ from approxkmv.engine.order import Blocks
 from approxkmv.engine.outcome import Sample
 from approxkmv.engine.pilot import Pilot
 from approxkmv.exact import ExactKernel
-from approxkmv.leaves import Array, DrawPlan, Float64, FoundPairs, Index, sampled_product
+from approxkmv.leaves import (
+    Array,
+    DrawPlan,
+    Float64,
+    FoundPairs,
+    Index,
+    SampledSums,
+    sampled_product,
+)
 
 # Mending shows what else is missing, which may ask for more mending.
 _MOST_PASSES = 8
@@ -27,28 +37,87 @@ _MOST_PASSES = 8
 _PARTS_OF_ONE = 12
 
 
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Mends rows of a drawn product and says how large its error is."""
+
+    kernel: ExactKernel
+    x: Array
+    query_blocks: Blocks
+    pilot: Pilot
+    products: Array  # exact products of the pilot rows
+    allowed: float
+    delta: float
+
+    def __call__(
+        self,
+        sums: SampledSums,
+        missing: Missing,
+        *,
+        pairs: int,
+        most_rows: int,
+        evenly: bool,
+    ) -> Sample:
+        """Mend at most so many rows; ``evenly`` says that the draws were evenly spaced."""
+        pilot, y = self.pilot, sums.out
+        variance, unseen = np.maximum(sums.variance, 0.0), np.maximum(sums.mass, 0.0)
+        error = y[pilot.rows].astype(np.float64) - self.products
+        checked = float(pilot.stands_for @ np.square(error).sum(axis=1))
+        evenness = 1.0
+        if evenly:
+            predicted = float(variance[pilot.rows] @ pilot.stands_for)
+            evenness = measured_evenness(checked, predicted, pilot)
+        y[pilot.rows] = self.products
+        variance[pilot.rows] = 0.0
+
+        mended, left_out = np.empty(0, np.int64), 0.0
+        # Two ways to see the same pairs: by a tiling more, and by what the draws met.
+        for _ in range(_MOST_PASSES):
+            some = rows_to_mend(
+                variance,
+                unseen,
+                self.query_blocks,
+                self.allowed - max(missing.at_most, left_out),
+                self.delta,
+                most_rows - len(mended),
+            )
+            if len(some) == 0:
+                break
+            exact = self.kernel.at_queries(some).product(self.x).out
+            left_out += unseen_error(y[some], exact, variance[some], unseen[some])
+            y[some] = exact
+            variance[some] = 0.0
+            mended = np.append(mended, some)
+        kept = float(variance.sum())
+        by_block = _by_block(variance, self.query_blocks)
+        return Sample(
+            y=y,
+            variance=evenness * kept + max(missing.expected, left_out),
+            upper=kept * spread(by_block, self.delta) + max(missing.at_most, left_out),
+            checked=checked,
+            left_out=max(missing.at_most, left_out),
+            pairs=pairs + len(mended) * len(self.kernel.keys),
+            n_mended=len(mended),
+        )
+
+
 def draw(
-    kernel: ExactKernel,
+    judge: Judge,
     found: FoundPairs,
-    x: Array,
     size: Array,
     rate: Float64,
-    query_blocks: Blocks,
     key_tiles: Blocks,
-    pilot: Pilot,
-    products: Array,
     *,
-    allowed: float,
     missing: Missing,
     most_rows: int,
-    delta: float,
     seed: int,
     stream: int,
 ) -> Sample:
     """Draw keys for every block at the given rates, multiply, and mend at most so many rows.
 
-    ``size`` has the lengths of the rows of x, ``products`` the exact products of the pilot rows.
+    ``size`` has the lengths of the rows of x.
     """
+    query_blocks = judge.query_blocks
     plan = DrawPlan(
         query_blocks.order,
         query_blocks.start,
@@ -60,44 +129,10 @@ def draw(
         seed,
         stream,
     )
-    sums = sampled_product(kernel.geometry, plan, found, x, n_threads=kernel.n_threads)
-    y = sums.out
-    variance, unseen = np.maximum(sums.variance, 0.0), np.maximum(sums.mass, 0.0)
-    error = y[pilot.rows].astype(np.float64) - products
-    checked = float(pilot.stands_for @ np.square(error).sum(axis=1))
-    evenness = measured_evenness(checked, float(variance[pilot.rows] @ pilot.stands_for), pilot)
-    y[pilot.rows] = products
-    variance[pilot.rows] = 0.0
-
-    mended, left_out = np.empty(0, np.int64), 0.0
-    # Two ways to see the same pairs: by a tiling more, and by what the draws met.
-    for _ in range(_MOST_PASSES):
-        some = rows_to_mend(
-            variance,
-            unseen,
-            query_blocks,
-            allowed - max(missing.at_most, left_out),
-            delta,
-            most_rows - len(mended),
-        )
-        if len(some) == 0:
-            break
-        exact = kernel.at_queries(some).product(x).out
-        left_out += unseen_error(y[some], exact, variance[some], unseen[some])
-        y[some] = exact
-        variance[some] = 0.0
-        mended = np.append(mended, some)
-    kept = float(variance.sum())
-    return Sample(
-        y=y,
-        variance=evenness * kept + max(missing.expected, left_out),
-        upper=kept * spread(_by_block(variance, query_blocks), delta)
-        + max(missing.at_most, left_out),
-        checked=checked,
-        left_out=max(missing.at_most, left_out),
-        pairs=int((sums.n_drawn * query_blocks.sizes).sum()) + len(mended) * len(kernel.keys),
-        n_mended=len(mended),
-    )
+    kernel = judge.kernel
+    sums = sampled_product(kernel.geometry, plan, found, judge.x, n_threads=kernel.n_threads)
+    pairs = int((sums.n_drawn * query_blocks.sizes).sum())
+    return judge(sums, missing, pairs=pairs, most_rows=most_rows, evenly=True)
 
 
 def measured_evenness(checked: float, predicted: float, pilot: Pilot) -> float:
