@@ -101,7 +101,7 @@ def test_refinement_outgrows_an_error_smaller_than_the_noise() -> None:
 def test_noise_floor_is_told_and_not_called_converged() -> None:
     """An operator whose error exceeds the noise cannot get there; its own residual says it does."""
     points, b, K = problem()
-    operator = Perturbed(points, 0.3)
+    operator = Perturbed(points, 1.0)
     with pytest.warns(akmv.AccuracyWarning, match="noise floor"):
         x, info = akmv.solve(operator, b, noise=0.05, tol=1e-6, rng=0, return_info=True)
     assert not info.converged

@@ -117,7 +117,7 @@ class KernelRidge(_KernelRegression):
     method : {"auto", "exact"}
         How products of the iterations are computed; see :class:`approxkmv.GaussianKernel`.
     rank : int or None
-        Columns in the preconditioner; None: four times the root of the number of samples.
+        Columns in the preconditioner; None: eight times the root of the number of samples.
     random_state : None, int, Generator or RandomState
         Seed of everything random.
     n_threads : int or None
