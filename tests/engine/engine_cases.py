@@ -74,3 +74,15 @@ def inclusion(case: Case, rate: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Probabilities (n_queries, n_keys) with which a key is drawn for a query's block."""
     of_pair = rate[case.query_blocks.block_of][:, case.key_tiles.block_of]
     return np.minimum(1.0, of_pair * np.abs(x))
+
+
+def picture_points(n: int, seed: int = 0, n_dims: int = 256) -> np.ndarray:
+    """Points like pictures: ten kinds, few directions of variation, texture of its own in each."""
+    rng = np.random.default_rng(seed)
+    spectrum = (1 + np.arange(n_dims)) ** -1.0
+    kinds = 12 * rng.standard_normal((10, n_dims)) * spectrum
+    variation = 3 * rng.standard_normal((n, n_dims)) * spectrum
+    texture = 0.02 * rng.standard_normal((n, n_dims)) * rng.lognormal(0, 0.8, (n, 1))
+    rotation, _ = np.linalg.qr(rng.standard_normal((n_dims, n_dims)))
+    points = (kinds[rng.integers(0, 10, n)] + variation + texture) @ rotation
+    return np.ascontiguousarray(points, dtype=np.float32)

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from engine_cases import picture_points
 from scipy.stats import binom
 
 import approxkmv as akmv
-from approxkmv.datasets import clusters
+from approxkmv.datasets import bandwidth_for_row_sum, clusters
 from approxkmv.engine import outcome, planner
 from approxkmv.exact import prepare, product
 
@@ -66,6 +67,13 @@ def words(n: int, seed: int) -> Data:
 @functools.cache
 def clustered(n: int, seed: int = 0) -> Data:
     return Data(*clusters(n, D, rng=seed))
+
+
+@functools.cache
+def pictures(n: int, seed: int = 0) -> Data:
+    """Points of 256 coordinates, which go through few of them."""
+    points = picture_points(n, seed)
+    return Data(points, None, bandwidth_for_row_sum(points, points, 5.0, 0))
 
 
 def singular_vector(data: Data) -> np.ndarray:
@@ -129,7 +137,7 @@ KINDS = ("ones", "gauss", "t2", "one-hot", "few", "singular")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["clusters", "words"])
+@pytest.mark.parametrize("name", ["clusters", "words", "pictures"])
 def test_error_is_below_eps(name: str, kind: str) -> None:
     """True error <= eps |x| in every run with these seeds; at eps 0.3 sampling is used, but for a
     vector of one entry, which is larger than the error allowed."""
@@ -467,7 +475,8 @@ def check_statistics(n_runs: int, name: str, n: int) -> None:
     """
     kinds, tolerances = ("ones", "gauss", "t2", "singular"), (0.3, 0.1, 0.03)
     n_data = max(1, n_runs // 40)
-    sets = [clustered(n, s) if name == "clusters" else words(n, s) for s in range(n_data)]
+    make = {"clusters": clustered, "words": words, "pictures": pictures}[name]
+    sets = [make(n, seed) for seed in range(n_data)]
     tops = [singular_vector(data) for data in sets]
     runs = []
     for i in range(n_runs):
@@ -495,14 +504,14 @@ def check_statistics(n_runs: int, name: str, n: int) -> None:
     assert np.median(error / eps_used) >= 0.2
 
 
-@pytest.mark.parametrize("name", ["clusters", "words"])
+@pytest.mark.parametrize("name", ["clusters", "words", "pictures"])
 def test_statistics_of_a_few_runs(name: str) -> None:
     """Twelve runs at n = 8,192."""
     check_statistics(12, name, 8192)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["clusters", "words"])
+@pytest.mark.parametrize("name", ["clusters", "words", "pictures"])
 def test_statistics_of_many_runs(name: str) -> None:
     """Two hundred and forty runs at n = 8,192."""
     check_statistics(240, name, 8192)

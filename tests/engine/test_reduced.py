@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from engine_cases import picture_points
 
 import approxkmv as akmv
 from approxkmv.datasets import bandwidth_for_row_sum
@@ -42,15 +43,8 @@ class Data(NamedTuple):
 
 @functools.cache
 def pictures(n: int, seed: int = 0, n_queries: int = 0) -> Data:
-    """Points like pictures: ten kinds, few directions of variation, texture of its own in each."""
-    rng = np.random.default_rng(seed)
-    total = n + n_queries
-    kinds = rng.standard_normal((10, D)) * (1 + np.arange(D)) ** -1.0 * 12
-    variation = rng.standard_normal((total, D)) * (1 + np.arange(D)) ** -1.0 * 3
-    texture = rng.standard_normal((total, D)) * 0.02 * rng.lognormal(0, 0.8, (total, 1))
-    rotation, _ = np.linalg.qr(rng.standard_normal((D, D)))
-    points = (kinds[rng.integers(0, 10, total)] + variation + texture) @ rotation
-    points = np.ascontiguousarray(points, dtype=np.float32)
+    """Keys, and other queries if asked for, like pictures."""
+    points = picture_points(n + n_queries, seed, D)
     keys = points[:n]
     return Data(points[n:] if n_queries else keys, keys, bandwidth_for_row_sum(keys, keys, 5.0, 0))
 
@@ -281,7 +275,8 @@ def test_overlooked_pairs_are_counted() -> None:
     draws = PairDraws(np.abs(x)[likeness.order.key_order], -20.0, 1e-9, 0.0, 1, 1)
     missing = reduced.overlooked(pilot, likeness, draws, x[:, None], np.abs(x))
     apart = pilot.apart & (likeness.dims_of[pilot.rows[pilot.near_row]] > 0)
-    values = np.sqrt(pilot.near_square[apart]) * x[pilot.near_col[apart]]
+    cheap = likeness.at(pilot.rows[pilot.near_row[apart]], pilot.near_col[apart])
+    values = (np.sqrt(pilot.near_square[apart]) - cheap) * x[pilot.near_col[apart]]
     by_row = np.bincount(pilot.near_row[apart], values, len(pilot.rows))
     assert missing.expected == pytest.approx(pilot.stands_for @ by_row**2, rel=1e-5)
     one = pilot.stands_for.mean() * (values**2).max()

@@ -47,7 +47,7 @@ _MOST_ORPHANS = 0.02
 # One query in so many tells what was missed; all of them if there are few.
 _CHECKED, _CHECKED_ALL = 4, 16_384
 # Draws of a smaller probability may miss a pair without a trace.
-SELDOM = 0.1
+_SELDOM = 0.1
 _POINTS_PER_SCAN = 4096
 _PROJECTIONS_AT_ONCE = 1 << 24
 
@@ -198,7 +198,7 @@ class Search:
         rows, cols, values = self._search(points, _tiling(points, directions))
         self._count(len(some) * (len(keys) >> depth))
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
-        seldom = rate[block, tile] * size[cols] < SELDOM
+        seldom = rate[block, tile] * size[cols] < _SELDOM
         met = float(row_squares(rows[seldom], values[seldom], x[cols[seldom]], n_queries).sum())
         known = _sum_of_squares(self.found.values) - self.pilot.symmetric * n_queries
         p = min(0.9, max(0.05, self.first_squares / known)) if known > 0 else 0.5

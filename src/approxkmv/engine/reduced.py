@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.engine.near import SELDOM, Missing
+from approxkmv.engine.near import Missing
 from approxkmv.engine.outcome import Sample
 from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.sample import Judge
@@ -58,6 +58,8 @@ _OUTSIDE, _OUTSIDE_OF_ALL = 6.5, 8.0
 _POINTS_FOR_DIRECTIONS, _STEPS = 4096, 2
 # Pairs drawn for every query, whatever H says.
 _BLIND_LOOKS = 32
+# Pairs of a smaller probability may not be seen at all; more frequent ones show in the variance.
+_HARDLY_EVER = 0.01
 # Rates are tried on the pilot rows.
 _MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.3, 0.6
 _GROUP = 64  # keys that lie side by side
@@ -264,19 +266,17 @@ def overlooked(
     that came closest to being overlooked.
     """
     apart = np.flatnonzero(pilot.apart)
-    cols = pilot.near_col[apart]
-    values = likeness.at(pilot.rows[pilot.near_row[apart]], cols)
-    chance = np.maximum(size[cols] * draws.rate * values, draws.least)
-    seldom = apart[chance < SELDOM]
-    of_row = row_squares(
-        pilot.near_row[seldom],
-        np.sqrt(pilot.near_square[seldom]),
-        x[pilot.near_col[seldom]],
-        len(pilot.rows),
-    )
-    met = float(pilot.stands_for @ of_row)
-    squares = pilot.near_square[apart] * np.square(size[cols], dtype=np.float64)
-    closest = float((squares * SELDOM / np.maximum(chance, SELDOM)).max(initial=0.0))
+    rows, cols = pilot.near_row[apart], pilot.near_col[apart]
+    cheap = likeness.at(pilot.rows[rows], cols)
+    chance = np.maximum(size[cols] * draws.rate * cheap, draws.least)
+    # Of queries computed exactly nothing is overlooked.
+    chance[likeness.dims_of[pilot.rows[rows]] == 0] = 1.0
+    difference = np.sqrt(pilot.near_square[apart]) - cheap
+    hardly = chance < _HARDLY_EVER
+    lacking = row_squares(rows[hardly], difference[hardly], x[cols[hardly]], len(pilot.rows))
+    met = float(pilot.stands_for @ lacking)
+    squares = np.square(difference * size[cols])
+    closest = float((squares * _HARDLY_EVER / np.maximum(chance, _HARDLY_EVER)).max(initial=0.0))
     return Missing(met, met + float(pilot.stands_for.mean()) * closest)
 
 
