@@ -48,6 +48,10 @@ template <class T> struct Tile {
   // groups of keys with others have a bit here; `values` are written for these groups only.
   std::uint64_t *live;
   T floor;
+  // With `live`: the first coordinates, whose scores less these shifts bound the exponents from above.
+  int bound_dims;
+  const T *query_bound;  // [kBlockRows]
+  const T *key_bound;    // [key], +infinity on padding
 };
 
 // A pair of a panel whose exponent reaches a floor.

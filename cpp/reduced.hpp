@@ -109,12 +109,13 @@ template <class T> class Reducer {
 
   /// One chunk of packed keys.
   struct Keys {
-    Buffer<T> points, shift, x, size;
+    Buffer<T> points, shift, bound, x, size;
     Buffer<std::uint32_t> words;
 
     Keys(const Cut &cut, std::size_t n_dims, std::size_t padded_columns)
         : points(cut.chunk_keys * n_dims),
           shift(cut.chunk_keys),
+          bound(cut.chunk_keys),
           x(cut.chunk_keys * padded_columns),
           size(cut.chunk_keys),
           words(cut.chunk_keys) {}
@@ -122,7 +123,7 @@ template <class T> class Reducer {
 
   struct Space {
     Workspace<T> tile;
-    Buffer<T> values;
+    Buffer<T> values, bound;
     Buffer<std::uint64_t> live;
     Buffer<DrawnValue<T>> drawn;
     Buffer<double> corrections;  // [row][column]
@@ -130,6 +131,7 @@ template <class T> class Reducer {
     Space(std::size_t n_dims, std::size_t n_columns, const TypedKernels<T> &kernels)
         : tile(n_dims, n_columns, kernels),
           values(kBlockRows * kPanelKeys),
+          bound(kBlockRows),
           live(kBlockRows),
           drawn(kBlockRows * kPanelKeys),
           corrections(kBlockRows * n_columns) {}
@@ -139,6 +141,20 @@ template <class T> class Reducer {
     return std::min<std::size_t>(cut_.panel_keys, n_keys - start);
   }
 
+  std::size_t bound_dims() const { return std::min<std::size_t>(kBoundDims, r_.few.keys.d); }
+
+  /// Half the squared lengths of packed points along their first coordinates, as exponents: what they
+  /// would have to be shifted by if they had no other coordinates.
+  void bound(const T *packed, const T *shift, std::size_t n, int group, T *out) const {
+    for (std::size_t i = 0; i < n; ++i) {
+      const T *point = packed + i / group * group * r_.few.keys.d + i % group;
+      T sum = 0;
+      for (std::size_t l = 0; l < bound_dims(); ++l) sum += point[l * group] * point[l * group];
+      const bool none = shift[i] == std::numeric_limits<T>::infinity();
+      out[i] = none ? shift[i] : T(0.5) * r_.few.slope * sum;
+    }
+  }
+
   /// Keys first + start, ...: everything lies at the place `start` of the chunk.
   void pack_panel(std::size_t first, std::size_t start, std::size_t width, Keys &keys) const {
     const std::size_t from = first + start, to = from + width;
@@ -146,6 +162,8 @@ template <class T> class Reducer {
     pack_shift<T>(r_.few.key_shift, nullptr, from, width, padded, keys.shift.get() + start);
     pack_points(r_.few.keys, nullptr, from, width, keys.shift.get() + start, k_, k_.group_keys,
                 keys.points.get() + start * r_.few.keys.d);
+    bound(keys.points.get() + start * r_.few.keys.d, keys.shift.get() + start, padded, k_.group_keys,
+          keys.bound.get() + start);
     T *x = keys.x.get() + start * padded_;
     if (r_.n_columns <= std::size_t(kFewColumns))
       pack_few_columns(r_.x, r_.n_columns, from, to, padded, x);
@@ -168,6 +186,7 @@ template <class T> class Reducer {
       const std::size_t width = panel_width(n_keys, start);
       tile.keys = keys.points.get() + start * r_.few.keys.d;
       tile.key_shift = keys.shift.get() + start;
+      tile.key_bound = keys.bound.get() + start;
       tile.x = keys.x.get() + start * padded_;
       tile.n_keys = round_up(width, k_.group_keys);
       k_.tile(tile);
@@ -213,6 +232,10 @@ template <class T> class Reducer {
     pack_shift<T>(r_.few.query_shift, nullptr, first, n_rows, kBlockRows, s.tile.query_shift.get());
     pack_points(r_.few.queries, nullptr, first, n_rows, s.tile.query_shift.get(), k_, k_.rows,
                 s.tile.queries.get());
+    tile.bound_dims = int(bound_dims());
+    tile.query_bound = s.bound.get();
+    bound(s.tile.queries.get(), s.tile.query_shift.get(), round_up(n_rows, k_.rows), k_.rows,
+          s.bound.get());
     if (r_.n_columns <= std::size_t(kFewColumns))
       std::fill_n(tile.lanes, kBlockRows * r_.n_columns * k_.width, T(0));
     else
@@ -284,6 +307,8 @@ template <class T> class Reducer {
   void fetch(const T *point) const {
     for (std::size_t l = 0; l < r_.keys.d; l += kAlignment / sizeof(T)) __builtin_prefetch(point + l);
   }
+
+  static constexpr std::size_t kBoundDims = 12;
 
   const Reduction<T> &r_;
   const TypedKernels<T> &k_;

@@ -11,17 +11,13 @@
 namespace akmv {
 namespace AKMV_ISA {
 
-// acc[r][v] = sum_l a(r, l) * b(l, v), or of squared differences. The element (r, l) of `a` is at
+// acc[r][v] += sum_l a(r, l) * b(l, v), or of squared differences. The element (r, l) of `a` is at
 // a[r * kRowStride + l * kStepStride]: constants, so that one base register serves all rows.
 template <class T, int kRowStride, int kStepStride, bool kDifferences>
-static inline void micro(const T *__restrict a, const T *__restrict b, std::size_t n_steps,
+static inline void micro_add(const T *__restrict a, const T *__restrict b, std::size_t n_steps,
                          typename Simd<T>::V (&acc)[kRows][kVectors]) {
   using S = Simd<T>;
   using V = typename S::V;
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = V{};
   for (std::size_t l = 0; l < n_steps; ++l) {
     V key[kVectors];
 #pragma GCC unroll 4
@@ -42,6 +38,16 @@ static inline void micro(const T *__restrict a, const T *__restrict b, std::size
     a += kStepStride;
     b += S::kKeys;
   }
+}
+
+template <class T, int kRowStride, int kStepStride, bool kDifferences>
+static inline void micro(const T *__restrict a, const T *__restrict b, std::size_t n_steps,
+                         typename Simd<T>::V (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = typename Simd<T>::V{};
+  micro_add<T, kRowStride, kStepStride, kDifferences>(a, b, n_steps, acc);
 }
 
 template <class T, bool kDifferences>
@@ -205,6 +211,41 @@ static inline std::uint64_t live_exponentials(T *scores, const T *key_shift, int
   return live;
 }
 
+// Scores of a strip with a panel, minus infinity for groups of keys all of whose exponents are below
+// the floor already by the first coordinates. Of data in an order of neighbours most groups are.
+template <class T>
+static inline void bounded_scores(const Tile<T> &t, const T *queries, const T *panel,
+                                  const T *query_bound, const T *key_bound, int panel_keys) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  const std::size_t n_bound = std::size_t(t.bound_dims);
+  const V none = S::splat(-__builtin_inff());
+  for (int first = 0; first < panel_keys; first += S::kKeys) {
+    const T *keys = panel + std::size_t(first) * t.n_dims;
+    V acc[kRows][kVectors];
+    micro<T, 1, kRows, false>(queries, keys, n_bound, acc);
+    V bound[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) bound[v] = S::load(key_bound + first + v * S::kWidth);
+    auto reached = t.slope * acc[0][0] - bound[0] >= S::splat(t.floor + query_bound[0]);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const V least = S::splat(t.floor + query_bound[r]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) reached |= t.slope * acc[r][v] - bound[v] >= least;
+    }
+    const bool any = any_lane<T>(reached);
+    if (any)
+      micro_add<T, 1, kRows, false>(queries + n_bound * kRows, keys + n_bound * S::kKeys,
+                                    t.n_dims - n_bound, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        S::store(t.scores + r * kScoreStride + first + v * S::kWidth, any ? acc[r][v] : none);
+  }
+}
+
 // Inner product of the live groups.
 template <class T>
 static inline typename Simd<T>::V dot_of_live(std::uint64_t live, const T *a, const T *b) {
@@ -254,8 +295,11 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
     const T *panel = t.keys + first * t.n_dims;
     const T *key_shift = t.key_shift + first;
     for (int s = 0; s < t.n_strips; ++s) {
-      score_strip<T, kDifferences>(t.queries + std::size_t(s) * kRows * t.n_dims, panel, t.n_dims,
-                                   width, t.scores);
+      const T *strip = t.queries + std::size_t(s) * kRows * t.n_dims;
+      if (t.live)
+        bounded_scores(t, strip, panel, t.query_bound + s * kRows, t.key_bound + first, width);
+      else
+        score_strip<T, kDifferences>(strip, panel, t.n_dims, width, t.scores);
       for (int r = 0; r < kRows; ++r) {
         const int row = s * kRows + r;
         T *scores = t.scores + r * kScoreStride;

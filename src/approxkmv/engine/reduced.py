@@ -62,7 +62,8 @@ _BLIND_LOOKS = 32
 _HARDLY_EVER = 0.01
 # Rates are tried on the pilot rows.
 _MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.3, 0.6
-_GROUP = 64  # keys that lie side by side
+# Points are put in order by cutting along the first few directions in turn, down to so many keys.
+_CUT_ALONG, _GROUP = 4, 16
 
 
 class Points(NamedTuple):
@@ -176,9 +177,9 @@ def make_likeness(
     queries = keys
     if kernel.queries is not kernel.keys:
         queries, outside = _along(kernel, kernel.queries, kernel.query_shift, basis, levels)
-    depth = min(levels[0], max(0, round(math.log2(n_keys / _GROUP))))
+    cuts = np.arange(max(0, round(math.log2(n_keys / _GROUP)))) % _CUT_ALONG
     order = random_tiling(
-        *(np.ascontiguousarray(side.coordinates[:, :depth]) for side in (keys, queries))
+        *(np.ascontiguousarray(side.coordinates[:, cuts]) for side in (keys, queries))
     )
     limits = np.full(len(levels), _OUTSIDE)
     limits[-1] = _OUTSIDE_OF_ALL
