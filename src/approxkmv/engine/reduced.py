@@ -61,7 +61,7 @@ _BLIND_LOOKS = 32
 # Pairs of a smaller probability may not be seen at all; more frequent ones show in the variance.
 _HARDLY_EVER = 0.01
 # Rates are tried on the pilot rows.
-_MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.3, 0.6
+_MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.5, 0.5
 # Points are put in order by cutting along the first few directions in turn, down to so many keys.
 _CUT_ALONG, _GROUP = 4, 16
 
@@ -219,16 +219,27 @@ def make_reduction(
     least = min(0.5, _BLIND_LOOKS / n_keys)
     typical = _typical(size)
     draws = PairDraws(size[keys], 0.0, 0.0, least, seed, 0)
-    draws = _at_rate(draws, near.rate(target / 2), typical)
+    rows = pilot.rows.astype(np.int32)
+    # Rates found too small and large enough so far, and the looks at the latter.
+    too_small, enough, looks = 0.0, math.inf, math.inf
+    rate = near.rate(target / 2)
     for stream in range(_MOST_TRIALS):
-        draws = draws._replace(stream=stream)
-        trial = likeness.product(pilot.rows.astype(np.int32), draws, x)
-        variance = max(near.variance(draws.rate), float(pilot.stands_for @ trial.variance))
-        if _WASTED * target <= variance <= target or stream == _MOST_TRIALS - 1:
+        draws = _at_rate(draws._replace(stream=stream), rate, typical)
+        trial = likeness.product(rows, draws, x)
+        variance = max(near.variance(rate), float(pilot.stands_for @ trial.variance))
+        if variance <= target:
+            enough, looks = rate, float(pilot.stands_for @ trial.n_drawn)
+        else:
+            too_small = rate
+        if _WASTED * target <= variance <= target:
             break
-        change = max(_LEAST_CHANGE, _MORE * variance / target)
-        draws = _at_rate(draws, draws.rate * change, typical)
-    looks = float(pilot.stands_for @ trial.n_drawn)
+        # The variance falls about with the square of the rate.
+        rate *= max(_LEAST_CHANGE, math.sqrt(_MORE * variance / target))
+        if not too_small < rate < enough:
+            rate = math.sqrt(too_small * enough)
+    if enough == math.inf:
+        enough, looks = rate, float(pilot.stands_for @ trial.n_drawn) * rate / too_small
+    draws = _at_rate(draws, enough, typical)
     coordinates = np.where(
         likeness.dims_of > 0, likeness.dims_of + 1 + _PER_DRAWN_PAIR, n_dims + _PER_PAIR
     )
