@@ -427,7 +427,9 @@ def _sampled_product(
         # Now the length of the product is known as well as the product.
         assert info.product_norm is not None
         allowed = tolerance.rtol * info.product_norm / (1 + tolerance.rtol)
-        if float(outcome.numbers["error_upper_limit"]) <= allowed or outcome.stopped:  # type: ignore[arg-type]
+        assert outcome.sample is not None
+        limit_met = math.sqrt(outcome.sample.upper) <= allowed * _length(columns)
+        if limit_met or outcome.stopped:
             break
         y, eps = None, 0.95 * allowed
         outcome.reason = "the product is shorter than was thought"
