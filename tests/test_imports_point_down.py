@@ -54,7 +54,7 @@ ONLY = {
 STAGES = [
     ["frozen"],
     ["planner", "density", "attention"],
-    ["attention_rates", "attention_mean"],
+    ["attention_rates", "attention_mean", "reduced"],
     ["sample"],
     ["forecast"],
     ["near", "probability", "cells"],

@@ -50,7 +50,7 @@ _MENDING = 0.7
 _MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
 # Through few coordinates: the variance aimed at, what must be saved at least, draws, and the share
 # of rows that may be mended.
-_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.6, 0.7, 2, 0.005
+_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.5, 0.7, 2, 0.005
 # What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate.
 _SEARCH_PAIRS, _SEARCH_PAIRS_PER_DIM = 3000, 13
 

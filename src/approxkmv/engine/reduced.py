@@ -58,8 +58,11 @@ _OUTSIDE, _OUTSIDE_OF_ALL = 6.5, 8.0
 _POINTS_FOR_DIRECTIONS, _STEPS = 4096, 2
 # Pairs drawn for every query, whatever H says.
 _BLIND_LOOKS = 32
-# Rates are tried on the pilot rows.
-_MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.3, 0.6
+# Rates are tried on the pilot rows, and aimed at a share of the variance asked for; less than that
+# share is wasted. Between two trials the variance falls faster than the rate rises: pairs with a
+# probability of 1 drop out.
+_MOST_TRIALS, _AIM, _LEAST_CHANGE, _WASTED = 3, 0.8, 0.3, 0.6
+_STEEPEST = 4.0
 _GROUP = 64  # keys that lie side by side
 
 
@@ -217,15 +220,17 @@ def make_reduction(
     typical = _typical(size)
     draws = PairDraws(size[keys], 0.0, 0.0, least, seed, 0)
     draws = _at_rate(draws, near.rate(target / 2), typical)
+    trials: list[_Trial] = []
     for stream in range(_MOST_TRIALS):
         draws = draws._replace(stream=stream)
-        trial = likeness.product(pilot.rows.astype(np.int32), draws, x)
-        variance = max(near.variance(draws.rate), float(pilot.stands_for @ trial.variance))
-        if _WASTED * target <= variance <= target or stream == _MOST_TRIALS - 1:
+        sums = likeness.product(pilot.rows.astype(np.int32), draws, x)
+        variance = max(near.variance(draws.rate), float(pilot.stands_for @ sums.variance))
+        trials.append(_Trial(draws.rate, variance, float(pilot.stands_for @ sums.n_drawn)))
+        if _WASTED * target <= variance <= target:
             break
-        change = max(_LEAST_CHANGE, _MORE * variance / target)
-        draws = _at_rate(draws, draws.rate * change, typical)
-    looks = float(pilot.stands_for @ trial.n_drawn)
+        draws = _at_rate(draws, _next_rate(trials, target), typical)
+    rate, looks = _settled(trials, target)
+    draws = _at_rate(draws, rate, typical)
     coordinates = np.where(
         likeness.dims_of > 0, likeness.dims_of + 1 + _PER_DRAWN_PAIR, n_dims + _PER_PAIR
     )
@@ -324,6 +329,36 @@ def _slope(kernel: ExactKernel) -> float:
 def _at_rate(draws: PairDraws, rate: float, typical: float) -> PairDraws:
     """H counts as 0 where draws in proportion to it would be rarer than those without it."""
     return draws._replace(rate=rate, floor=math.log(draws.least / (rate * typical)))
+
+
+class _Trial(NamedTuple):
+    """A rate, and what it led to on the pilot rows."""
+
+    rate: float
+    variance: float
+    looks: float
+
+
+def _next_rate(trials: list[_Trial], target: float) -> float:
+    """The rate to try next, as the last two trials tell."""
+    last, slope = trials[-1], 1.0
+    if len(trials) > 1:
+        before = trials[-2]
+        rates, variances = last.rate / before.rate, before.variance / max(last.variance, 1e-300)
+        if rates != 1 and variances > 0:
+            slope = min(max(math.log(variances) / math.log(rates), 1.0), _STEEPEST)
+    change = (last.variance / (_AIM * target)) ** (1 / slope)
+    return last.rate * max(_LEAST_CHANGE, change)
+
+
+def _settled(trials: list[_Trial], target: float) -> tuple[float, float]:
+    """The smallest rate that was enough, and its looks; if none was, a larger one than any."""
+    enough = [trial for trial in trials if trial.variance <= target]
+    if enough:
+        best = min(enough)
+        return best.rate, best.looks
+    rate, last = _next_rate(trials, target), trials[-1]
+    return rate, last.looks * max(1.0, rate / last.rate)
 
 
 def _typical(size: Array) -> float:
