@@ -347,7 +347,7 @@ def _next_rate(trials: list[_Trial], target: float) -> float:
         rates, variances = last.rate / before.rate, before.variance / max(last.variance, 1e-300)
         if rates != 1 and variances > 0:
             slope = min(max(math.log(variances) / math.log(rates), 1.0), _STEEPEST)
-    change = (last.variance / (_AIM * target)) ** (1 / slope)
+    change = float((last.variance / (_AIM * target)) ** (1 / slope))
     return last.rate * max(_LEAST_CHANGE, change)
 
 
