@@ -28,8 +28,8 @@ LAYERS: list[list[str]] = [
     ["approxkmv.operator", "approxkmv.torch"],
     ["approxkmv.attention"],
     ["approxkmv.product"],
-    ["approxkmv.engine"],
     ["approxkmv.diagnosis"],
+    ["approxkmv.engine"],
     ["approxkmv.paper"],
     ["approxkmv.datasets", "approxkmv.capture"],
     ["approxkmv.files"],
@@ -54,7 +54,7 @@ ONLY = {
 STAGES = [
     ["frozen"],
     ["planner", "density", "attention"],
-    ["attention_rates", "attention_mean"],
+    ["attention_rates", "attention_mean", "reduced"],
     ["sample"],
     ["forecast"],
     ["near", "probability", "cells"],

@@ -69,6 +69,7 @@ def test_text_has_every_number(report: Diagnosis) -> None:
     text = str(report)
     for part in (f"{report.c:.4g}", "exact", "200 queries", "n^", "predicted", "n-th over 2n-th"):
         assert part in text
+    assert f"median {report.log_quantiles[0.5]:.4g}, 99% below" in text
 
 
 def test_text_of_an_interval(report: Diagnosis) -> None:
@@ -126,6 +127,14 @@ def test_model_report(model: ModelDiagnosis) -> None:
     assert "below 5 in 9 of 12 heads; largest 100, layer 2 head 0" in text
     assert json.loads(model.to_json())["heads"][5]["kernel"] == 1.0
     assert model.to_html().count("<title>layer ") == 2 * 12
+
+
+def test_cells_stay_readable_on_a_phone() -> None:
+    """Maps of many heads scroll rather than shrink; small ones and curves fit any screen."""
+    many, few = ({(0, head): 1.0 for head in range(n)} for n in (12, 4))
+    assert "min-width:500px" in heat_map(many, label="c")
+    assert "min-width:212px" in heat_map(few, label="c")
+    assert "min-width" not in bar_chart(["a"], [1.0], label="c")
 
 
 def test_constants_of_a_head_are_those_of_its_matrices() -> None:

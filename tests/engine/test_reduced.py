@@ -244,23 +244,23 @@ def test_likeness(n_queries: int) -> None:
 
 
 def test_rates_meet_the_variance_asked_for() -> None:
-    """Measured over 40 draws of other seeds, the mean squared error is within a factor of 3 of what
-    was asked for: a few rows tell no more, and the draws themselves have the last word."""
+    """Measured over 20 draws of other seeds, the mean squared error is about what was asked for: to
+    miss it means to draw again, although pairs at probability 1 make it fall faster than 1/rate."""
     data = pictures(4096)
     x = vector("ones", 4096)
     likeness = likeness_of(data)
     exact = likeness.kernel.product(x[:, None]).out
-    for target in (40.0, 4.0):
+    for target in (40.0, 4.0, 0.4):
         reduction = reduced.make_reduction(
             likeness, x[:, None], np.abs(x), pilot_of(likeness, x, 24), target, seed=0
         )
         rows = likeness.order.query_order
         squares, looks = [], []
-        for seed in range(1, 41):
+        for seed in range(1, 21):
             sums = likeness.product(rows, reduction.draws._replace(seed=seed), x[:, None])
             squares.append(float(np.square(sums.out - exact[rows], dtype="f8").sum()))
             looks.append(int(sums.n_drawn.sum()))
-        assert target / 3 <= np.mean(squares) <= 3 * target
+        assert target / 2 <= np.mean(squares) <= 1.3 * target
         assert np.mean(looks) == pytest.approx(reduction.looks, rel=0.15)
         assert reduction.cost > np.mean(looks)
 

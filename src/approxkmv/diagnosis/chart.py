@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 _WIDTH, _HEIGHT = 560, 300
+_LEAST_WIDTH = 500
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 48
 
 
@@ -95,7 +96,8 @@ def heat_map(cells: dict[tuple[int, int], float], *, label: str) -> str:
             f'text-anchor="middle">{column}</text>'
         )
     width, height = 52 + size * len(columns), 32 + size * len(rows)
-    return _svg(parts, label, width, height)
+    # Numbers in the cells would be too small to read: the page lets it scroll instead.
+    return _svg(parts, label, width, height, shrinks=False)
 
 
 class _Axis:
@@ -162,10 +164,11 @@ def _frame(across: _Axis, up: _Axis, x_label: str, y_label: str) -> str:
     return "".join(parts)
 
 
-def _svg(parts: list[str], label: str, width: int, height: int) -> str:
+def _svg(parts: list[str], label: str, width: int, height: int, *, shrinks: bool = True) -> str:
+    least = "" if shrinks else f";min-width:{min(width, _LEAST_WIDTH)}px"
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
-        f'style="max-width:{width}px">{"".join(parts)}</svg>'
+        f'style="max-width:{width}px{least}">{"".join(parts)}</svg>'
     )
 
 

@@ -115,7 +115,7 @@ def diagnose(
         n_threads=n_threads,
     )
     advance(0.2)
-    plan, speed_ups = predict(q, k, bandwidth, eps, generator)
+    plan, speed_ups = predict(q, k, bandwidth, eps, generator, n_threads)
     advance(0.2)
     log_sums = measured.log_row_sums
     return Diagnosis(

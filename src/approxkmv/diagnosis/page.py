@@ -66,7 +66,10 @@ def diagnosis_page(report: Diagnosis, title: str) -> str:
             list(report.speed_ups.values()),
             label="predicted speed-up over the exact product",
         )
-        + _note("Over the exact product, for the vector of ones; a prediction from a few rows."),
+        + _note(
+            "Over the exact product, for the vector of ones; a prediction from a few rows. "
+            "Below 1, looking at the data costs more than it saves."
+        ),
         "Row sums": line_chart(
             percentiles,
             [value / math.log(10) for value in report.log_row_sums],

@@ -13,6 +13,8 @@ from approxkmv.diagnosis.growth import Growth
 from approxkmv.info import Plan
 from approxkmv.paper.assumption import OrderRatios
 
+_LOG_ENTRIES = "1% below {:.4g}, median {:.4g}, 99% below {:.4g}, largest seen {:.4g}"
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -90,9 +92,8 @@ class Diagnosis:
             "top-n share": f"{self.top_n_share:.1%} of the sum is in the n largest entries",
             "row sums": f"mean {self.mean_row_sum:.4g}, median {self.median_row_sum:.4g}, "
             f"max {self.max_row_sum:.4g}{rows}",
-            "log entries": ", ".join(
-                f"{share:.4g} of them up to {self.log_quantiles[share]:.4g}"
-                for share in (0.01, 0.5, 0.99, 1.0)
+            "log entries": _LOG_ENTRIES.format(
+                *(self.log_quantiles[share] for share in (0.01, 0.5, 0.99, 1.0))
             ),
             "n-th over next": _power(self.ratios.log_to_next),
             "n-th over 2n-th": _power(self.ratios.log_to_twice),

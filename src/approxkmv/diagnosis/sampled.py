@@ -35,6 +35,8 @@ Index = npt.NDArray[np.int64]
 # keys 16,384 rows; where c is 3 the interval is about [2.95, 3.4].
 _ROWS_PER_ROOT = 32
 _ROWS_PER_STEP = 2048
+# Of these for the largest value that a row sum can have: bounds of the mean hardly depend on it.
+_FOR_CEILING = 0.25
 # Entries of whole rows looked at one by one, 0.1 us each in 100 dimensions.
 _ENTRIES, _MOST_ROWS = 1 << 24, 512
 _ROWS_PER_GROUP = 2
@@ -92,15 +94,17 @@ class _Look:
         self.pairs = 0
         self.rounding = 0.0  # largest relative rounding error that a sum so far may have
 
-    def log_row_sums(self, queries: Array, keys: Array, *, squared: bool = False) -> Float:
-        """Log of the sums of K, or of K², of independent random rows.
+    def log_row_sums(
+        self, queries: Array, keys: Array, *, squared: bool = False, share: float = 1.0
+    ) -> Float:
+        """Log of the sums of K, or of K², of independent random rows, or of a share of as many.
 
         The square of the kernel is the kernel of bandwidth σ/√2.
         """
         bandwidth = self._bandwidth / math.sqrt(2) if squared else self._bandwidth
         kernel = prepare(queries, keys, bandwidth, n_threads=self._n_threads)
         self.rounding = max(self.rounding, min(rounding_bound(kernel, 1.0), 1.0))
-        rows = self._rng.integers(len(queries), size=self._n_rows)
+        rows = self._rng.integers(len(queries), size=math.ceil(share * self._n_rows))
         self.pairs += len(rows) * len(keys)
         parts = np.array_split(rows, math.ceil(len(rows) / _ROWS_PER_STEP))
         return np.concatenate(
@@ -190,7 +194,7 @@ def _asymmetric(
 
     def most(squared: bool) -> float:
         """Upper bound of every row sum: the root of the sum of the keys' own matrix."""
-        sums = np.exp(look.log_row_sums(keys, keys, squared=squared))
+        sums = np.exp(look.log_row_sums(keys, keys, squared=squared, share=_FOR_CEILING))
         advance(0.2)
         more = 1 + look.rounding
         mean = upper_mean(more * sums, lambda m: more**2 * math.sqrt(n * m), share)

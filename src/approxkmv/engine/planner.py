@@ -8,7 +8,9 @@ computed exactly, so the worst case is exact plus the pilot and a few tilings.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.ndimage import uniform_filter1d
@@ -51,8 +53,17 @@ _MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
 # Through few coordinates: the variance aimed at, what must be saved at least, draws, and the share
 # of rows that may be mended.
 _REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.3, 0.7, 2, 0.005
-# What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate.
-_SEARCH_PAIRS, _SEARCH_PAIRS_PER_DIM = 3000, 13
+# What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate,
+# among 2^15 keys, growing with their number; and by how much the draws usually exceed those needed
+# if all near pairs were known. Measured: 2,000 to 5,800 pairs in 64 to 256 dimensions, 2,600 to
+# 7,800 in 784 (``python -m benchmarks.prediction`` prints them); 1.1 to 3.4 times.
+_SEARCH_PAIRS, _SEARCH_PAIRS_PER_DIM, _SEARCH_KEYS, _SEARCH_GROWTH = 3500, 4, 2**15, 0.4
+_MORE_DRAWS = 1.5
+# What a pair of a pilot row costs, looked at for its neighbours and multiplied; what finding few
+# coordinates and trying rates costs for each query. In pairs.
+_PILOT_PAIR, _COORDINATES_PAIRS = 3.5, 900
+# What is dearer than these shares of the exact product is left to it: before and after the search.
+_TOO_DENSE, _TOO_MANY = 0.7, 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,16 +154,83 @@ def _look(
     return Look(allowed, size, query_blocks, key_tiles, pilot, forecaster, best)
 
 
+class Prediction(NamedTuple):
+    """What each way to a product is expected to cost, in exact products, with finding out.
+
+    ``few_coordinates`` is None where the points have too few to leave any out.
+    """
+
+    exact: float
+    drawing_keys: float
+    few_coordinates: float | None
+    chosen: str  # "exact", "drawing keys" or "few coordinates"
+    cost: float  # of what is chosen
+
+    @property
+    def speed_up(self) -> float:
+        """Over the exact product without a look at the data."""
+        return 1 / self.cost
+
+
+def predicted(
+    kernel: ExactKernel,
+    bandwidth: float,
+    x: Array,
+    tolerances: Iterable[float],
+    rng: np.random.Generator,
+) -> dict[float, Prediction]:
+    """What :func:`sampled` would do for each error allowed: its first look, and no product."""
+    n_queries, n_keys = len(kernel.queries), len(kernel.keys)
+    n_pairs = n_queries * n_keys
+    likeness = make_likeness(kernel, bandwidth, rng)
+    predictions = {}
+    for eps in tolerances:
+        outcome = Outcome("")
+        look = _look(kernel, x, eps, rng, outcome, Clock(outcome.seconds), Limit())
+        if look is None:
+            predictions[eps] = Prediction(1.0, 1.0, None, "exact", 1.0)
+            continue
+        drawing, few = _drawing_cost(look.best, kernel), math.inf
+        looked = _PILOT_PAIR * len(look.pilot.rows) * n_keys
+        if likeness is not None:
+            target, seed = _REDUCED_AIM * look.allowed, int(rng.integers(2**63))
+            few = make_reduction(likeness, x, look.size, look.pilot, target, seed).cost
+            looked += _COORDINATES_PAIRS * n_queries
+        searched = looked + _search_cost(kernel)
+        if few <= min(drawing, _CHEAP_ENOUGH * n_pairs):
+            chosen, cost = "few coordinates", looked + few
+        elif look.best.cost > _TOO_DENSE * n_pairs:
+            chosen, cost = "exact", looked + n_pairs
+        elif drawing - _search_cost(kernel) > _TOO_MANY * n_pairs:
+            chosen, cost = "exact", searched + n_pairs
+        else:
+            chosen, cost = "drawing keys", looked + drawing
+        predictions[eps] = Prediction(
+            1.0,
+            (looked + drawing) / n_pairs,
+            None if likeness is None else (looked + few) / n_pairs,
+            chosen,
+            cost / n_pairs,
+        )
+    return predictions
+
+
 def _drawing_cost(best: Forecast, kernel: ExactKernel) -> float:
     """What finding near pairs and drawing keys costs, before anything was searched."""
-    search = _SEARCH_PAIRS + _SEARCH_PAIRS_PER_DIM * kernel.keys.shape[1]
-    return best.cost + float(search * len(kernel.queries))
+    return _MORE_DRAWS * best.cost + _search_cost(kernel)
+
+
+def _search_cost(kernel: ExactKernel) -> float:
+    """What finding near pairs usually costs."""
+    n_keys, n_dims = kernel.keys.shape
+    each = _SEARCH_PAIRS + _SEARCH_PAIRS_PER_DIM * n_dims
+    return float(len(kernel.queries) * each * (n_keys / _SEARCH_KEYS) ** _SEARCH_GROWTH)
 
 
 def _too_dense(look: Look, kernel: ExactKernel, outcome: Outcome, limit: Limit) -> bool:
     """Whether drawing keys cannot pay; with too short a time for the exact product it must."""
     n_pairs = len(kernel.queries) * len(kernel.keys)
-    dense = look.best.cost > 0.7 * n_pairs and limit.allows(n_pairs)
+    dense = look.best.cost > _TOO_DENSE * n_pairs and limit.allows(n_pairs)
     if dense:
         outcome.reason = "the kernel is too dense: sampling would need almost every pair"
     return dense
@@ -325,7 +403,7 @@ def _drawn(
         factor *= _LARGER
     best_effort: Sample | None = None
     for attempt in range(_MOST_DRAWS):
-        if forecast.cost * factor > 0.8 * n_pairs and limit.allows(n_pairs):
+        if forecast.cost * factor > _TOO_MANY * n_pairs and limit.allows(n_pairs):
             outcome.reason = "near pairs are too many or too hard to find for sampling to pay"
             break
         if not limit.allows(forecast.cost * factor):
