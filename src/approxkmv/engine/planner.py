@@ -52,7 +52,7 @@ _MENDING = 0.7
 _MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
 # Through few coordinates: the variance aimed at, what must be saved at least, draws, and the share
 # of rows that may be mended.
-_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.3, 0.7, 2, 0.005
+_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.4, 0.7, 2, 0.005
 # What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate,
 # among 2^15 keys, growing with their number; and by how much the draws usually exceed those needed
 # if all near pairs were known. Measured: 2,000 to 5,800 pairs in 64 to 256 dimensions, 2,600 to

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -319,8 +320,8 @@ def _along(
     """Points along the directions; squared lengths outside of each level's, in bandwidths."""
     everyone = np.arange(len(points), dtype=np.int32)
     along = project(points, everyone, kernel.frame.centre, basis, n_threads=kernel.n_threads)
-    steps = np.append(0, levels[:-1])
-    inside = np.cumsum(np.add.reduceat(np.square(along), steps, axis=1, dtype=np.float64), axis=1)
+    pieces = [along[:, first:last] for first, last in pairwise([0, *levels])]
+    inside = np.cumsum([np.einsum("ij,ij->i", some, some) for some in pieces], axis=0).T
     outside = 2 * shift[:, None] - _slope(kernel) * inside
     # Points with infinite shifts have kernel values of 0, whatever their coordinates.
     outside = np.where(np.isfinite(outside), np.maximum(outside, 0.0), 0.0)
