@@ -221,7 +221,7 @@ def test_likeness(n_queries: int) -> None:
         outside = [max(p[i] @ p[i] - z @ z, 0.0) for p, z in ((q, a), (k, b))]
         squares = q[i] @ q[i] + k[i] @ k[i] - 2 * a @ b - 2 * 0.15 * math.sqrt(math.prod(outside))
         wanted[i] = math.exp(-squares / (2 * data.bandwidth**2))
-        limit = 8.0 if n == most else 6.5
+        limit = 8.0 if n == most else 5.0
         assert outside[0] / data.bandwidth**2 <= limit * (1 + 1e-3)
     got = likeness.at(rows, cols)
     np.testing.assert_allclose(got[few], wanted[few], rtol=2e-3, atol=1e-30)

@@ -54,8 +54,8 @@ _PER_PAIR, _PER_DRAWN_PAIR, _LOOK = 24, 14, 8.0
 # for a fifth more looks, 0.3 for a third more.
 _AGREEMENT = 0.15
 # Squared length outside the few directions, in bandwidths, up to which a query makes do with them,
-# and with the most there are: a key at its place then has H > 0.004, and 0.001.
-_OUTSIDE, _OUTSIDE_OF_ALL = 6.5, 8.0
+# and with the most there are: a key at its place then has H > 0.014, and 0.001.
+_OUTSIDE, _OUTSIDE_OF_ALL = 5.0, 8.0
 _POINTS_FOR_DIRECTIONS, _STEPS = 4096, 2
 # Pairs drawn for every query, whatever H says.
 _BLIND_LOOKS = 32
