@@ -21,22 +21,25 @@ template <class T> static void exp_array(const T *in, T *out, std::size_t n) {
 
 template <class T> static T squared_distance(const T *a, const T *b, std::size_t n_dims) {
   using S = Simd<T>;
-  constexpr int kSums = 4;  // as many as hide the latency of a multiply-add
-  typename S::V sums[kSums] = {};
+  using V = typename S::V;
+  const auto square = [&](std::size_t l) {
+    const V difference = S::load(a + l) - S::load(b + l);
+    return difference * difference;
+  };
+  // Two sums hide most of the latency of a multiply-add; an array of them would live in memory.
+  V even = {}, odd = {};
   std::size_t l = 0;
-  for (; l + kSums * S::kWidth <= n_dims; l += kSums * S::kWidth)
-#pragma GCC unroll 4
-    for (int k = 0; k < kSums; ++k) {
-      const auto difference = S::load(a + l + k * S::kWidth) - S::load(b + l + k * S::kWidth);
-      sums[k] += difference * difference;
-    }
-  for (; l + S::kWidth <= n_dims; l += S::kWidth) {
-    const auto difference = S::load(a + l) - S::load(b + l);
-    sums[0] += difference * difference;
+  for (; l + 2 * S::kWidth <= n_dims; l += 2 * S::kWidth) {
+    even += square(l);
+    odd += square(l + S::kWidth);
+  }
+  if (l + S::kWidth <= n_dims) {
+    even += square(l);
+    l += S::kWidth;
   }
   T rest = 0;
   for (; l < n_dims; ++l) rest += (a[l] - b[l]) * (a[l] - b[l]);
-  return S::sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+  return S::sum(even + odd) + rest;
 }
 
 // Adds a piece of some points to `kSums` vectors of their projections.

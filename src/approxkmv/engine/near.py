@@ -98,12 +98,13 @@ class Search:
         n_projections = depth * (len(query_index) + len(key_index))
         at_once = max(1, _PROJECTIONS_AT_ONCE // max(1, n_projections))
         with ThreadPoolExecutor(min(at_once, self.n_threads or default_threads())) as pool:
-            tilings = list(pool.map(lambda some: _tiling(points, some), directions))
-        for tiling in tilings:
-            met = self._search(points, tiling)
-            if self.n_tilings == 0:
-                self.first_squares = _sum_of_squares(met[2])
-            self.n_tilings += 1
+            for first in range(0, n_tilings, at_once):
+                some = directions[first : first + at_once]
+                for tiling in list(pool.map(lambda each: _tiling(points, each), some)):
+                    met = self._search(points, tiling)
+                    if self.n_tilings == 0:
+                        self.first_squares = _sum_of_squares(met[2])
+                    self.n_tilings += 1
         self._count(n_tilings * len(query_index) * (len(key_index) >> depth))
 
     def orphans(self) -> None:

@@ -211,22 +211,23 @@ def make_reduction(
     """
     kernel = likeness.kernel
     n_keys, n_dims = kernel.keys.shape
-    apart = np.flatnonzero(pilot.apart)
-    cols = pilot.near_col[apart]
-    values = likeness.at(pilot.rows[pilot.near_row[apart]], cols)
+    # Of queries computed exactly nothing is drawn.
+    drawn = likeness.dims_of[pilot.rows[pilot.near_row]] > 0
+    apart = np.flatnonzero(pilot.apart & drawn)
+    rows, cols = pilot.near_row[apart], pilot.near_col[apart]
+    values = likeness.at(pilot.rows[rows], cols)
     squares = np.square((np.sqrt(pilot.near_square[apart]) - values) * size[cols])
-    near = _Near(values * size[cols], squares * pilot.stands_for[pilot.near_row[apart]])
+    near = _Near(values * size[cols], squares * pilot.stands_for[rows])
     keys = likeness.order.key_order
     least = min(0.5, _BLIND_LOOKS / n_keys)
     typical = _typical(size)
     draws = PairDraws(size[keys], 0.0, 0.0, least, seed, 0)
-    rows = pilot.rows.astype(np.int32)
     # Rates found too small and large enough so far, and the looks at the latter.
     too_small, enough, looks = 0.0, math.inf, math.inf
     rate = near.rate(target / 2)
     for stream in range(_MOST_TRIALS):
         draws = _at_rate(draws._replace(stream=stream), rate, typical)
-        trial = likeness.product(rows, draws, x)
+        trial = likeness.product(pilot.rows.astype(np.int32), draws, x)
         variance = max(near.variance(rate), float(pilot.stands_for @ trial.variance))
         if variance <= target:
             enough, looks = rate, float(pilot.stands_for @ trial.n_drawn)
