@@ -38,16 +38,10 @@ template <class T> struct ReducedSums {
 
 /// Words of the queries (side 0) or keys (side 1); words of a pair are made of both.
 inline std::vector<std::uint32_t> side_words(std::size_t n, std::uint64_t side, std::uint64_t seed,
-                                             std::uint64_t stream, int n_threads, const Poll &poll) {
-  constexpr std::size_t kPerTask = 1 << 14;
+                                             std::uint64_t stream) {
   std::vector<std::uint32_t> words(n);
-  parallel_for(
-      (n + kPerTask - 1) / kPerTask, n_threads,
-      [&](std::size_t task, int) {
-        for (std::size_t i = task * kPerTask; i < std::min(n, (task + 1) * kPerTask); ++i)
-          words[i] = std::uint32_t(philox4x64({i, side, 0, 0}, {seed, stream})[0] >> 32);
-      },
-      poll);
+  for (std::size_t i = 0; i < n; ++i)
+    words[i] = std::uint32_t(philox4x64({i, side, 0, 0}, {seed, stream})[0] >> 32);
   return words;
 }
 
@@ -61,8 +55,8 @@ template <class T> class Reducer {
         poll_(poll),
         cut_(small_chunks(cut_keys<T>(r_.few.keys.n, r_.few.keys.d, r_.n_columns, k_.group_keys))),
         padded_(round_up(r_.n_columns, k_.group_keys)),
-        row_words_(side_words(r_.few.queries.n, 0, r_.seed, r_.stream, n_threads, poll)),
-        key_words_(side_words(r_.few.keys.n, 1, r_.seed, r_.stream, n_threads, poll)),
+        row_words_(side_words(r_.few.queries.n, 0, r_.seed, r_.stream)),
+        key_words_(side_words(r_.few.keys.n, 1, r_.seed, r_.stream)),
         blind_(r_.few.queries.n) {
     for (int i = 0; i < n_threads_; ++i) spaces_.emplace_back(r_.few.keys.d, r_.n_columns, k_);
   }

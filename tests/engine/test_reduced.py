@@ -296,3 +296,30 @@ def test_where_few_coordinates_are_of_no_use() -> None:
         single = points.astype(np.float32)
         kernel = prepare(single, single, bandwidth)
         assert reduced.make_likeness(kernel, bandwidth, rng) is None
+
+
+def test_dense_kernels_are_not_tried_for_long() -> None:
+    """Kernels that need nearly every pair are left alone; others with too many looks are given up
+    after a few rows."""
+    data = pictures(4096)
+    x = vector("ones", 4096)
+    _, info = akmv.matvec(data.keys, None, x, bandwidth=20.0, eps=0.1, rng=1, return_info=True)
+    assert info.method == "exact"
+    assert "few coordinates" not in info.seconds
+    likeness = likeness_of(Data(data.keys, data.keys, 20.0))
+    assert (likeness.dims_of > 0).all()
+    pilot = pilot_of(likeness, x)
+    allowed = 0.01 * 4096
+    assert reduced.make_reduction(likeness, x[:, None], x, pilot, allowed, seed=0) is None
+
+
+def test_without_near_pairs_in_the_pilot_rows() -> None:
+    """There is no hint at a rate then, and one is found all the same; the error is met."""
+    data = pictures(4096, n_queries=512)
+    rng = np.random.default_rng(0)
+    away = rng.standard_normal(D).astype(np.float32)
+    away *= 3.7 * data.bandwidth / np.linalg.norm(away)
+    queries = data.keys[:2000] + away
+    x = vector("signed", 4096)
+    y = akmv.matvec(queries, data.keys, x, bandwidth=data.bandwidth, eps=0.003, rng=1)
+    assert Data(queries, data.keys, data.bandwidth).error(y, x) <= 0.003

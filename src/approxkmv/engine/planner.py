@@ -62,6 +62,8 @@ _MORE_DRAWS = 1.5
 # What a pair of a pilot row costs, looked at for its neighbours and multiplied; what finding few
 # coordinates and trying rates costs for each query. In pairs.
 _PILOT_PAIR, _COORDINATES_PAIRS = 3.5, 900
+# Where drawing would need more than this share of the pairs few coordinates do not help either.
+_NEARLY_ALL = 0.97
 # What is dearer than these shares of the exact product is left to it: before and after the search.
 _TOO_DENSE, _TOO_MANY = 0.7, 0.8
 
@@ -194,7 +196,8 @@ def predicted(
         looked = _PILOT_PAIR * len(look.pilot.rows) * n_keys
         if likeness is not None:
             target, seed = _REDUCED_AIM * look.allowed, int(rng.integers(2**63))
-            few = make_reduction(likeness, x, look.size, look.pilot, target, seed).cost
+            reduction = make_reduction(likeness, x, look.size, look.pilot, target, seed)
+            few = math.inf if reduction is None else reduction.cost
             looked += _COORDINATES_PAIRS * n_queries
         searched = looked + _search_cost(kernel)
         if few <= min(drawing, _CHEAP_ENOUGH * n_pairs):
@@ -318,6 +321,9 @@ def sampled(
     look = _look(kernel, x, eps, rng, outcome, clock, limit)
     if look is None:
         return outcome
+    n_pairs = len(kernel.queries) * len(kernel.keys)
+    if look.best.rates.pairs > _NEARLY_ALL * n_pairs and _too_dense(look, kernel, outcome, limit):
+        return outcome
     products = kernel.at_queries(look.pilot.rows).product(x).out
     outcome.pairs += len(products) * len(kernel.keys)
     clock.lap("pilot")
@@ -350,6 +356,8 @@ def _through_few_coordinates(
     seed, target = int(rng.integers(2**63)), _REDUCED_AIM * allowed
     reduction = make_reduction(likeness, judge.x, look.size, look.pilot, target, seed)
     clock.lap("few coordinates")
+    if reduction is None:
+        return False
     outcome.numbers["predicted_cost_of_few_coordinates"] = reduction.cost / n_pairs
     others = min(_drawing_cost(look.best, kernel), _CHEAP_ENOUGH * n_pairs)
     if reduction.cost > others or not limit.allows(reduction.cost):

@@ -63,6 +63,7 @@ _BLIND_LOOKS = 32
 _HARDLY_EVER = 0.01
 # Rates are tried on the pilot rows.
 _MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.5, 0.5
+_FIRST_ROWS, _HOPELESS = 16, 0.7
 # Points are put in order by cutting along the first few directions in turn, down to so many keys.
 _CUT_ALONG, _GROUP = 4, 16
 
@@ -203,8 +204,8 @@ def make_likeness(
 
 def make_reduction(
     likeness: Likeness, x: Array, size: Array, pilot: Pilot, target: float, seed: int
-) -> Reduction:
-    """Draws for a variance of at most ``target``, as trials on the pilot rows tell.
+) -> Reduction | None:
+    """Draws for a variance of at most ``target``, as trials on the pilot rows tell; or None.
 
     ``size`` has the lengths of the rows of x. Near pairs of the pilot rows are known: what they
     contribute is computed, for trials seldom draw those that H overlooks.
@@ -224,7 +225,19 @@ def make_reduction(
     draws = PairDraws(size[keys], 0.0, 0.0, least, seed, 0)
     # Rates found too small and large enough so far, and the looks at the latter.
     too_small, enough, looks = 0.0, math.inf, math.inf
-    rate = near.rate(target / 2)
+    # A pair of typical size with H = 1 is drawn: the only hint where no near pairs are known.
+    rate = max(near.rate(target / 2), 1 / typical)
+    coordinates = np.where(
+        likeness.dims_of > 0, likeness.dims_of + 1 + _PER_DRAWN_PAIR, n_dims + _PER_PAIR
+    )
+    scan = n_keys * float(coordinates.sum()) / (n_dims + _PER_PAIR)
+    # A rate made for the near pairs alone, on a few rows: where that asks for too many looks there
+    # is no need to try further. Dense kernels end here.
+    few_rows = pilot.rows[:: -(-len(pilot.rows) // _FIRST_ROWS)].astype(np.int32)
+    first = likeness.product(few_rows, _at_rate(draws, rate, typical), x)
+    looks = float(first.n_drawn.mean()) * len(likeness.dims_of)
+    if scan + _LOOK * looks > _HOPELESS * n_keys * len(likeness.dims_of):
+        return None
     for stream in range(_MOST_TRIALS):
         draws = _at_rate(draws._replace(stream=stream), rate, typical)
         trial = likeness.product(pilot.rows.astype(np.int32), draws, x)
@@ -242,10 +255,6 @@ def make_reduction(
     if enough == math.inf:
         enough, looks = rate, float(pilot.stands_for @ trial.n_drawn) * rate / too_small
     draws = _at_rate(draws, enough, typical)
-    coordinates = np.where(
-        likeness.dims_of > 0, likeness.dims_of + 1 + _PER_DRAWN_PAIR, n_dims + _PER_PAIR
-    )
-    scan = n_keys * float(coordinates.sum()) / (n_dims + _PER_PAIR)
     return Reduction(likeness, draws, looks, scan + _LOOK * looks)
 
 
