@@ -235,15 +235,18 @@ def make_reduction(
     # is no need to try further. Dense kernels end here.
     few_rows = pilot.rows[:: -(-len(pilot.rows) // _FIRST_ROWS)].astype(np.int32)
     first = likeness.product(few_rows, _at_rate(draws, rate, typical), x)
-    looks = float(first.n_drawn.mean()) * len(likeness.dims_of)
-    if scan + _LOOK * looks > _HOPELESS * n_keys * len(likeness.dims_of):
+    too_many = (_HOPELESS * n_keys * len(likeness.dims_of) - scan) / _LOOK
+    if float(first.n_drawn.mean()) * len(likeness.dims_of) > too_many:
         return None
     for stream in range(_MOST_TRIALS):
         draws = _at_rate(draws._replace(stream=stream), rate, typical)
         trial = likeness.product(pilot.rows.astype(np.int32), draws, x)
         variance = max(near.variance(rate), float(pilot.stands_for @ trial.variance))
+        made = float(pilot.stands_for @ trial.n_drawn)
         if variance <= target:
-            enough, looks = rate, float(pilot.stands_for @ trial.n_drawn)
+            enough, looks = rate, made
+        elif made > too_many:
+            return None
         else:
             too_small = rate
         if _WASTED * target <= variance <= target:
@@ -253,7 +256,7 @@ def make_reduction(
         if not too_small < rate < enough:
             rate = math.sqrt(too_small * enough)
     if enough == math.inf:
-        enough, looks = rate, float(pilot.stands_for @ trial.n_drawn) * rate / too_small
+        enough, looks = rate, made * rate / too_small
     draws = _at_rate(draws, enough, typical)
     return Reduction(likeness, draws, looks, scan + _LOOK * looks)
 
