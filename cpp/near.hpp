@@ -29,6 +29,13 @@ struct FoundPairs {
   const std::int32_t *cols;
   const float *values;
 
+  void prefetch(std::int32_t row) const {
+    for (auto p = indptr[row]; p < indptr[row + 1]; p += 16) {
+      __builtin_prefetch(cols + p);
+      __builtin_prefetch(values + p);
+    }
+  }
+
   bool has(std::int32_t row, std::int32_t col) const {
     return std::binary_search(cols + indptr[row], cols + indptr[row + 1], col);
   }
@@ -40,6 +47,8 @@ struct NewPair {
   float value;
 };
 using PairLists = std::vector<std::vector<NewPair>>;
+
+constexpr std::size_t kCutKeys = 1 << 16;  // more keys do not cut better
 
 /// Fetches the row of a matrix that will be read soon.
 template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
@@ -72,42 +81,69 @@ bool project(const Rows<T> &points, const std::int32_t *index, std::size_t n, co
       poll);
 }
 
+/// Where the cells of a tiling are cut: [node] of a binary tree, level by level. Each cell is cut at
+/// the upper median of its keys, of every so many of them where they are many: 2^6 for each cell.
+inline std::vector<float> median_cuts(const float *projections, std::size_t n_keys, int depth) {
+  const std::size_t n_cells = std::size_t(1) << depth;
+  const std::size_t enough = std::max(kCutKeys, n_cells << 6);
+  const std::size_t step = std::max<std::size_t>(1, (n_keys + enough - 1) / enough);
+  std::vector<std::pair<float, std::size_t>> keys;
+  for (std::size_t i = 0; i < n_keys; i += step) keys.emplace_back(0.0f, i);
+  std::vector<float> cuts(n_cells - 1);
+  std::vector<std::size_t> start{0, keys.size()};  // of the cells of this level
+  for (int level = 0; level < depth; ++level) {
+    for (auto &key : keys) key.first = projections[key.second * std::size_t(depth) + std::size_t(level)];
+    std::vector<std::size_t> next;
+    for (std::size_t c = 0; c + 1 < start.size(); ++c) {
+      const auto first = keys.begin() + std::ptrdiff_t(start[c]);
+      const auto last = keys.begin() + std::ptrdiff_t(start[c + 1]);
+      float cut = 0;
+      if (first != last) {
+        const auto middle = first + (last - first) / 2;
+        std::nth_element(first, middle, last);
+        cut = middle->first;
+      }
+      cuts[start.size() - 2 + c] = cut;
+      const auto upper = std::partition(first, last, [&](const auto &key) { return key.first < cut; });
+      next.push_back(start[c]);
+      next.push_back(std::size_t(upper - keys.begin()));
+    }
+    next.push_back(keys.size());
+    start = std::move(next);
+  }
+  return cuts;
+}
+
+/// Sends points [point][cut] down the tree: their numbers by cell, ascending, and where cells begin.
+inline void sort_into_cells(const float *projections, std::size_t n, int depth,
+                            const std::vector<float> &cuts, std::int32_t *order,
+                            std::int64_t *start) {
+  const std::size_t n_cells = cuts.size() + 1;
+  std::vector<std::int32_t> cell_of(n);
+  std::fill_n(start, n_cells + 1, 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::size_t node = 0;
+    for (int level = 0; level < depth; ++level) {
+      const bool below = projections[i * std::size_t(depth) + std::size_t(level)] < cuts[node];
+      node = 2 * node + (below ? 1 : 2);
+    }
+    cell_of[i] = std::int32_t(node + 1 - n_cells);
+    ++start[cell_of[i] + 1];
+  }
+  for (std::size_t c = 0; c < n_cells; ++c) start[c + 1] += start[c];
+  std::vector<std::int64_t> next(start, start + n_cells);
+  for (std::size_t i = 0; i < n; ++i) order[next[std::size_t(cell_of[i])]++] = std::int32_t(i);
+}
+
 /// One tiling of `depth` cuts, from projections [point][cut]. Writes both orders, and where the
 /// queries and keys of each of the 2^depth cells begin. Equal projections stay together.
 inline void random_tiling(const float *key_projections, std::size_t n_keys,
                           const float *query_projections, std::size_t n_queries, int depth,
                           std::int32_t *key_order, std::int32_t *query_order,
                           std::int64_t *key_start, std::int64_t *query_start) {
-  for (std::size_t i = 0; i < n_keys; ++i) key_order[i] = std::int32_t(i);
-  for (std::size_t i = 0; i < n_queries; ++i) query_order[i] = std::int32_t(i);
-  const std::size_t n_cells = std::size_t(1) << depth;
-  key_start[0] = query_start[0] = 0;
-  key_start[n_cells] = std::int64_t(n_keys);
-  query_start[n_cells] = std::int64_t(n_queries);
-  std::vector<std::pair<float, std::int32_t>> cell;
-  for (int level = 0; level < depth; ++level) {
-    const std::size_t stride = n_cells >> level;
-    const auto of_key = [&](std::int32_t i) { return key_projections[std::size_t(i) * depth + level]; };
-    const auto of_query = [&](std::int32_t i) { return query_projections[std::size_t(i) * depth + level]; };
-    for (std::size_t c = 0; c < n_cells; c += stride) {
-      const std::int64_t first = key_start[c], last = key_start[c + stride];
-      cell.clear();
-      for (std::int64_t p = first; p < last; ++p) cell.emplace_back(of_key(key_order[p]), key_order[p]);
-      float cut = 0;
-      if (!cell.empty()) {
-        const auto middle = cell.begin() + (last - first) / 2;
-        std::nth_element(cell.begin(), middle, cell.end());
-        cut = middle->first;
-      }
-      const auto upper =
-          std::partition(cell.begin(), cell.end(), [&](const auto &e) { return e.first < cut; });
-      for (std::int64_t p = first; p < last; ++p) key_order[p] = cell[std::size_t(p - first)].second;
-      key_start[c + stride / 2] = first + (upper - cell.begin());
-      const auto beyond = std::partition(query_order + query_start[c], query_order + query_start[c + stride],
-                                         [&](std::int32_t i) { return of_query(i) < cut; });
-      query_start[c + stride / 2] = beyond - query_order;
-    }
-  }
+  const auto cuts = median_cuts(key_projections, n_keys, depth);
+  sort_into_cells(key_projections, n_keys, depth, cuts, key_order, key_start);
+  sort_into_cells(query_projections, n_queries, depth, cuts, query_order, query_start);
 }
 
 /// A dense tile of gathered points: buffers of one thread.
@@ -229,11 +265,12 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
   const auto &full = kernels.typed<T>();
   const std::size_t d = query_sketches.n_dims + 2;
   const double floor = std::log(threshold);
-  constexpr int kAhead = 8;
+  constexpr std::size_t kAhead = 8;
   struct Space {
     std::vector<float> queries;
     Buffer<float> keys;
     Buffer<Match> matches;
+    std::vector<Match> fresh;  // points by their numbers
     explicit Space(std::size_t d) : keys(kPanelKeys * d), matches(kBlockRows * kPanelKeys) {}
   };
   std::vector<Space> spaces;
@@ -248,7 +285,10 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
         const std::size_t n_rows = std::size_t(query_start[cell + 1] - query_start[cell]);
         const std::size_t n_cols = std::size_t(key_start[cell + 1] - key_start[cell]);
         s.queries.resize(round_up(n_rows, sketch.rows) * d);
+        // What is known of a row is read for each of its matches: fetched now, it is there by then.
+        for (std::size_t i = 0; i < n_rows; ++i) __builtin_prefetch(known.indptr + query_sketches.index[rows[i]]);
         pack_sketches(query_sketches, rows, n_rows, sketch.rows, s.queries.data());
+        for (std::size_t i = 0; i < n_rows; ++i) __builtin_prefetch(known.cols + known.indptr[query_sketches.index[rows[i]]]);
         for (std::size_t k = 0; k < n_cols; k += kPanelKeys) {
           const std::size_t n_keys = std::min<std::size_t>(kPanelKeys, n_cols - k);
           pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, s.keys.get());
@@ -257,15 +297,20 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
             const int n_matches = sketch.matches(
                 s.queries.data() + q * d, int((n + sketch.rows - 1) / sketch.rows), s.keys.get(),
                 int(round_up(n_keys, sketch.group_keys)), d, s.matches.get());
-            const auto row_of = [&](int m) { return query_sketches.index[rows[q + s.matches.get()[m].row]]; };
-            const auto col_of = [&](int m) { return key_sketches.index[cols[k + s.matches.get()[m].key]]; };
+            // Known pairs first, so that only points of new ones are fetched.
+            s.fresh.clear();
             for (int m = 0; m < n_matches; ++m) {
-              if (m + kAhead < n_matches) {
-                prefetch(queries, row_of(m + kAhead));
-                prefetch(keys, col_of(m + kAhead));
+              const Match &match = s.matches.get()[m];
+              const auto row = query_sketches.index[rows[q + std::size_t(match.row)]];
+              const auto col = key_sketches.index[cols[k + std::size_t(match.key)]];
+              if (!known.has(row, col)) s.fresh.push_back({row, col});
+            }
+            for (std::size_t m = 0; m < s.fresh.size(); ++m) {
+              if (m + kAhead < s.fresh.size()) {
+                prefetch(queries, s.fresh[m + kAhead].row);
+                prefetch(keys, s.fresh[m + kAhead].key);
               }
-              const auto row = row_of(m), col = col_of(m);
-              if (known.has(row, col)) continue;
+              const auto [row, col] = s.fresh[m];
               const double exponent = slope * double(full.squared_distance(queries[row], keys[col], keys.d));
               if (exponent >= floor) out.push_back({row, col, float(std::exp(exponent))});
             }
@@ -298,60 +343,74 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
                               const FoundPairs &known, float least, int width, double threshold,
                               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                               PairLists &parts) {
-  constexpr std::size_t kRowsPerTask = 256;
-  constexpr std::size_t kAhead = 4;
+  constexpr std::size_t kRowsPerTask = 256, kRowsAtOnce = 16, kAhead = 4;
   std::vector<std::int64_t> sharing_start;
   std::vector<std::int32_t> sharing;
   queries_of_keys(known, queries.n, keys.n, least, sharing_start, sharing);
   struct Space {
-    std::vector<std::int32_t> key_seen_by, query_seen_by, candidates;
+    std::vector<std::int32_t> seen_by;            // [key]
+    std::vector<std::int32_t> others[kRowsAtOnce];  // queries that share a key
+    std::vector<std::int32_t> candidates;
   };
-  std::vector<Space> spaces(n_threads, {std::vector<std::int32_t>(keys.n, -1),
-                                        std::vector<std::int32_t>(queries.n, -1),
-                                        {}});
+  std::vector<Space> spaces(n_threads);
+  for (Space &s : spaces) s.seen_by.assign(keys.n, -1);
   parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
   const double floor = std::log(threshold);
-  // The keys of query `of` that lead on and that query `row` has not seen.
-  const auto collect = [&](std::int32_t of, std::int32_t row, Space &s) {
-    for (auto p = known.indptr[of]; p < known.indptr[of + 1]; ++p) {
-      const auto key = known.cols[p];
-      if (known.values[p] < least || s.key_seen_by[key] == row) continue;
-      s.key_seen_by[key] = row;
-      s.candidates.push_back(key);
-    }
+  const auto leading = [&](std::size_t row, const auto &then) {
+    for (auto p = known.indptr[row]; p < known.indptr[row + 1]; ++p)
+      if (known.values[p] >= least && !then(known.cols[p])) return;
   };
-  const auto candidates = [&](std::int32_t row, Space &s) {
-    s.candidates.clear();
-    s.query_seen_by[row] = row;
-    const auto first = known.indptr[row], last = known.indptr[row + 1];
-    for (auto p = first; p < last; ++p) s.key_seen_by[known.cols[p]] = row;
-    int met = 0;
-    for (auto p = first; p < last; ++p) {
-      if (known.values[p] < least) continue;
-      const auto key = known.cols[p];
+  // The first queries, up to `width`, that share a key with query `row`.
+  const auto sharing_a_key = [&](std::size_t row, std::vector<std::int32_t> &others) {
+    others.clear();
+    leading(row, [&](std::int32_t key) {
       for (auto q = sharing_start[key]; q < sharing_start[key + 1]; ++q) {
-        const auto other = sharing[q];
-        if (s.query_seen_by[other] == row) continue;
-        if (met++ == width) return;
-        s.query_seen_by[other] = row;
-        collect(other, row, s);
+        const auto other = sharing[std::size_t(q)];
+        if (std::size_t(other) == row || std::find(others.begin(), others.end(), other) != others.end())
+          continue;
+        if (others.size() == std::size_t(width)) return false;
+        others.push_back(other);
       }
-    }
+      return true;
+    });
   };
+  const auto fetch = [](const auto *p) { __builtin_prefetch(p); return true; };
   return parallel_for(
       parts.size(), n_threads,
       [&](std::size_t task, int slot) {
         Space &s = spaces[slot];
         const std::size_t last = std::min(queries.n, (task + 1) * kRowsPerTask);
-        for (std::size_t i = task * kRowsPerTask; i < last; ++i) {
-          const auto row = std::int32_t(i);
-          candidates(row, s);
-          for (std::size_t c = 0; c < s.candidates.size(); ++c) {
-            if (c + kAhead < s.candidates.size()) prefetch(keys, s.candidates[c + kAhead]);
-            const auto key = s.candidates[c];
-            const double exponent =
-                slope * double(kernels.squared_distance(queries[i], keys[key], keys.d));
-            if (exponent >= floor) parts[task].push_back({row, key, float(std::exp(exponent))});
+        for (std::size_t first = task * kRowsPerTask; first < last; first += kRowsAtOnce) {
+          const std::size_t n = std::min(kRowsAtOnce, last - first);
+          // Each step reads what the one before has sent for: lists lie anywhere in memory.
+          for (std::size_t r = 0; r < n; ++r)
+            leading(first + r, [&](std::int32_t key) { return fetch(&sharing_start[key]); });
+          for (std::size_t r = 0; r < n; ++r)
+            leading(first + r, [&](std::int32_t key) { return fetch(sharing.data() + sharing_start[key]); });
+          for (std::size_t r = 0; r < n; ++r) {
+            sharing_a_key(first + r, s.others[r]);
+            for (const auto other : s.others[r]) fetch(known.indptr + other);
+          }
+          for (std::size_t r = 0; r < n; ++r)
+            for (const auto other : s.others[r]) known.prefetch(other);
+          for (std::size_t r = 0; r < n; ++r) {
+            const std::size_t i = first + r;
+            const auto row = std::int32_t(i);
+            s.candidates.clear();
+            for (auto p = known.indptr[i]; p < known.indptr[i + 1]; ++p) s.seen_by[known.cols[p]] = row;
+            for (const auto other : s.others[r])
+              leading(std::size_t(other), [&](std::int32_t key) {
+                if (s.seen_by[key] != row) s.candidates.push_back(key);
+                s.seen_by[key] = row;
+                return true;
+              });
+            for (std::size_t c = 0; c < s.candidates.size(); ++c) {
+              if (c + kAhead < s.candidates.size()) prefetch(keys, s.candidates[c + kAhead]);
+              const auto key = s.candidates[c];
+              const double exponent =
+                  slope * double(kernels.squared_distance(queries[i], keys[key], keys.d));
+              if (exponent >= floor) parts[task].push_back({row, key, float(std::exp(exponent))});
+            }
           }
         }
       },

@@ -320,7 +320,8 @@ def project(
 def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
     """Cut keys at the medians of their projections, level by level; queries follow the cuts.
 
-    Projections are (n_points, depth): all cells of one level are cut along the same direction.
+    Projections are (n_points, depth): all cells of one level are cut along the same direction. Of
+    more than 2^16 keys some tell the medians, 2^6 or more for each cell.
     """
     n_keys, depth = key_projections.shape
     n_queries = len(query_projections)

@@ -6,6 +6,7 @@ definition in a few lines, slow and plain. Tests compare the two; nothing else c
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -152,12 +153,18 @@ def project(points: Array, index: Index32, centre: Float64, basis: Float32) -> F
 
 
 def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
-    """Cells of each level are cut at the upper median of their keys; below it is the left half."""
+    """Cells of each level are cut at the upper median of their keys; below it is the left half.
+
+    Of many keys, every so many: 2^16, or 2^6 for each cell.
+    """
+    n_keys, depth = key_projections.shape
+    step = max(1, math.ceil(n_keys / max(2**16, 2 ** (depth + 6))))
     cells = [(np.arange(len(key_projections)), np.arange(len(query_projections)))]
     for of_key, of_query in zip(key_projections.T, query_projections.T, strict=True):
         halves = []
         for keys, queries in cells:
-            cut = np.sort(of_key[keys])[len(keys) // 2] if len(keys) else 0.0
+            some = np.sort(of_key[keys[keys % step == 0]])
+            cut = some[len(some) // 2] if len(some) else 0.0
             below, left = of_key[keys] < cut, of_query[queries] < cut
             halves += [(keys[below], queries[left]), (keys[~below], queries[~left])]
         cells = halves

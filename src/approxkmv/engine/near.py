@@ -11,13 +11,11 @@ others are left to the draws. What was missed is estimated, by a tiling more.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv._threads import default_threads
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.sketch import make_sketcher, sketches
@@ -49,7 +47,6 @@ _CHECKED, _CHECKED_ALL = 4, 16_384
 # Draws of a smaller probability may miss a pair without a trace.
 _SELDOM = 0.1
 _POINTS_PER_SCAN = 4096
-_PROJECTIONS_AT_ONCE = 1 << 24
 
 
 class Missing(NamedTuple):
@@ -95,16 +92,11 @@ class Search:
         depth = cell_depth(len(key_index))
         shape = (n_tilings, points.keys.shape[1], depth)
         directions = self.rng.standard_normal(shape).astype(np.float32)
-        n_projections = depth * (len(query_index) + len(key_index))
-        at_once = max(1, _PROJECTIONS_AT_ONCE // max(1, n_projections))
-        with ThreadPoolExecutor(min(at_once, self.n_threads or default_threads())) as pool:
-            for first in range(0, n_tilings, at_once):
-                some = directions[first : first + at_once]
-                for tiling in list(pool.map(lambda each: _tiling(points, each), some)):
-                    met = self._search(points, tiling)
-                    if self.n_tilings == 0:
-                        self.first_squares = _sum_of_squares(met[2])
-                    self.n_tilings += 1
+        for each in directions:
+            met = self._search(points, _tiling(points, each, self.n_threads))
+            if self.n_tilings == 0:
+                self.first_squares = _sum_of_squares(met[2])
+            self.n_tilings += 1
         self._count(n_tilings * len(query_index) * (len(key_index) >> depth))
 
     def orphans(self) -> None:
@@ -196,7 +188,7 @@ class Search:
         points = self._sketches(some, keys)
         depth = cell_depth(len(keys))
         directions = self.rng.standard_normal((points.keys.shape[1], depth)).astype(np.float32)
-        rows, cols, values = self._search(points, _tiling(points, directions))
+        rows, cols, values = self._search(points, _tiling(points, directions, self.n_threads))
         self._count(len(some) * (len(keys) >> depth))
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
         seldom = rate[block, tile] * size[cols] < _SELDOM
@@ -273,13 +265,14 @@ def diagonal(n: int) -> FoundPairs:
     )
 
 
-def _tiling(points: Sketches, directions: Float32) -> Tiling:
+def _tiling(points: Sketches, directions: Float32, n_threads: int | None) -> Tiling:
     """Cells cut along directions in the space of the sketches."""
-    of_keys = _projections(points.keys, directions)
-    same = points.queries is points.keys
-    return random_tiling(of_keys, of_keys if same else _projections(points.queries, directions))
+    of_keys = _projections(points.keys, directions, n_threads)
+    if points.queries is points.keys:
+        return random_tiling(of_keys, of_keys)
+    return random_tiling(of_keys, _projections(points.queries, directions, n_threads))
 
 
-def _projections(points: Float32, directions: Float32) -> Float32:
+def _projections(points: Float32, directions: Float32, n_threads: int | None) -> Float32:
     everyone, origin = np.arange(len(points), dtype=np.int32), np.zeros(points.shape[1])
-    return project(points, everyone, origin, directions, n_threads=1)
+    return project(points, everyone, origin, directions, n_threads=n_threads)
