@@ -270,11 +270,16 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
     std::vector<float> queries;
     Buffer<float> keys;
     Buffer<Match> matches;
-    std::vector<Match> fresh;  // points by their numbers
+    std::vector<std::int32_t> row_of, col_of;  // numbers of the points
+    std::vector<Match> fresh;                  // of points by their numbers
     explicit Space(std::size_t d) : keys(kPanelKeys * d), matches(kBlockRows * kPanelKeys) {}
   };
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d);
+  const auto numbers = [](const Sketches &points, const std::int32_t *order, std::size_t n, auto &out) {
+    out.resize(n);
+    for (std::size_t i = 0; i < n; ++i) out[i] = points.index[order[i]];
+  };
   parts.resize(n_cells);
   return parallel_for(
       n_cells, n_threads,
@@ -285,10 +290,13 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
         const std::size_t n_rows = std::size_t(query_start[cell + 1] - query_start[cell]);
         const std::size_t n_cols = std::size_t(key_start[cell + 1] - key_start[cell]);
         s.queries.resize(round_up(n_rows, sketch.rows) * d);
-        // What is known of a row is read for each of its matches: fetched now, it is there by then.
-        for (std::size_t i = 0; i < n_rows; ++i) __builtin_prefetch(known.indptr + query_sketches.index[rows[i]]);
+        numbers(query_sketches, rows, n_rows, s.row_of);
+        numbers(key_sketches, cols, n_cols, s.col_of);
+        // What is known of a row is read for each of its matches: sent for now, it is there by then.
+        for (const auto row : s.row_of) __builtin_prefetch(known.indptr + row);
         pack_sketches(query_sketches, rows, n_rows, sketch.rows, s.queries.data());
-        for (std::size_t i = 0; i < n_rows; ++i) __builtin_prefetch(known.cols + known.indptr[query_sketches.index[rows[i]]]);
+        for (const auto row : s.row_of)
+          for (auto p = known.indptr[row]; p < known.indptr[row + 1]; p += 8) __builtin_prefetch(known.cols + p);
         for (std::size_t k = 0; k < n_cols; k += kPanelKeys) {
           const std::size_t n_keys = std::min<std::size_t>(kPanelKeys, n_cols - k);
           pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, s.keys.get());
@@ -301,8 +309,8 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
             s.fresh.clear();
             for (int m = 0; m < n_matches; ++m) {
               const Match &match = s.matches.get()[m];
-              const auto row = query_sketches.index[rows[q + std::size_t(match.row)]];
-              const auto col = key_sketches.index[cols[k + std::size_t(match.key)]];
+              const auto row = s.row_of[q + std::size_t(match.row)];
+              const auto col = s.col_of[k + std::size_t(match.key)];
               if (!known.has(row, col)) s.fresh.push_back({row, col});
             }
             for (std::size_t m = 0; m < s.fresh.size(); ++m) {

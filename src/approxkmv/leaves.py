@@ -22,6 +22,7 @@ Index = npt.NDArray[np.int64]
 
 Index32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
+NewPairs = tuple[Index32, Index32, Float32]  # rows, columns, values
 
 __all__ = [
     "attention",
@@ -285,7 +286,7 @@ def tile_hits(
     *,
     n_threads: int | None = None,
     isa: str | None = None,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Pairs (rows, cols, values) with value >= threshold in a cell of the tiling, not yet known."""
     return _core.tile_hits(
         *geometry,
@@ -380,7 +381,7 @@ def cell_pairs(
     *,
     n_threads: int | None = None,
     isa: str | None = None,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Pairs (rows, cols, values) with value >= threshold, not yet known, that a tiling shows.
 
     Candidates are pairs in the same cell whose sketches lie within the query's radius; the
@@ -410,7 +411,7 @@ def neighbours_of_neighbours(
     threshold: float,
     n_threads: int | None = None,
     isa: str | None = None,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
     Only pairs of value >= ``least`` lead on, through the first ``width`` queries met.
@@ -452,7 +453,7 @@ def linked_pairs(
     threshold: float,
     n_threads: int | None = None,
     isa: str | None = None,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Pairs with value >= threshold among keys that ``links`` lists for known keys, not yet known.
 
     Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on, the

@@ -26,6 +26,7 @@ from approxkmv.leaves import (
     Geometry,
     Index,
     Index32,
+    NewPairs,
     PairDraws,
     PilotMoments,
     PilotSums,
@@ -128,9 +129,7 @@ def scan_ranges(
     return rows[kept], cols[kept], values[kept]
 
 
-def tile_hits(
-    geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs
-) -> tuple[Index32, Index32, Float32]:
+def tile_hits(geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs) -> NewPairs:
     """Pairs of the same cell with kernel value >= threshold that are not known."""
     n_queries, n_keys = len(geometry.queries), len(geometry.keys)
     exponents = _exponents(geometry)
@@ -206,7 +205,7 @@ def cell_pairs(
     sketches: Sketches,
     tiling: Tiling,
     known: FoundPairs,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Pairs whose sketches share a cell and lie within the radius, if near and not known."""
     apart = sketches.queries[:, None].astype(np.float64) - sketches.keys
     within = (apart**2).sum(axis=-1) <= sketches.radius_squared[:, None]
@@ -236,7 +235,7 @@ def neighbours_of_neighbours(
     least: float,
     width: int,
     threshold: float,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Leading keys of the first ``width`` queries that share a leading key, rows ascending."""
     leading = known.values >= np.float32(least)
     of_query = [known.cols[a:b] for a, b in pairwise(known.indptr)]
@@ -275,7 +274,7 @@ def linked_pairs(
     *,
     width: int,
     threshold: float,
-) -> tuple[Index32, Index32, Float32]:
+) -> NewPairs:
     """Keys that ``links`` lists for a query's nearest ``width`` known keys, rows ascending."""
     rows, cols = [], []
     for row, (a, b) in enumerate(pairwise(known.indptr)):

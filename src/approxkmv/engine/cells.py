@@ -24,6 +24,7 @@ from approxkmv.leaves import (
     Geometry,
     Index,
     Index32,
+    NewPairs,
     Sketches,
     Tiling,
     cell_pairs,
@@ -49,8 +50,6 @@ _POOREST = 0.01
 _KEYS_PER_TASK = 2048
 # From so many of the nearest known keys links are followed: any leads to the others of a group.
 _FOLLOWED = 8
-
-NewPairs = tuple[Index32, Index32, Float32]  # rows, columns, values
 
 
 class Near(NamedTuple):
