@@ -144,6 +144,29 @@ def test_memory_and_data_that_do_not_allow_it() -> None:
     assert akmv.GaussianKernel(queries, bandwidth=bandwidth, eps=0).info.method == "exact"
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_every_key_of_a_dense_core_has_its_error(symmetric: bool) -> None:
+    """One-hot vectors on keys with many partners: compared in full, and each within eps."""
+    rng = np.random.default_rng(0)
+    reach = np.exp(0.3 * rng.standard_normal((2 * N, 1)))
+    both = (0.5 * reach * rng.standard_normal((2 * N, 32))).astype("f4")
+    queries, keys = (both[:N], None) if symmetric else (both[:N], both[N:])
+    K = akmv.GaussianKernel(queries, keys, bandwidth=0.8, eps=0.1, rng=0)
+    numbers = K.info.plan.numbers
+    assert K.info.method == "sampled"
+    assert numbers["dense_blocks"] > 0
+    assert numbers["kept_from"] < numbers["threshold"]
+    K_exact = akmv.GaussianKernel(queries, keys, bandwidth=0.8, method="exact")
+    for matrix, exact_matrix in ((K, K_exact), (K.T, K_exact.T)):
+        points = both[N:] if matrix is K and not symmetric else both[:N]
+        core = np.argsort(np.linalg.norm(points, axis=1))[:256]
+        x = np.zeros((N, len(core)), "f4")
+        x[core, np.arange(len(core))] = 1
+        errors = np.linalg.norm(matrix @ x - exact_matrix @ x, axis=0)
+        assert errors.max() <= 0.1
+        assert errors.mean() > 0.02  # not by keeping everything
+
+
 def test_draws_are_independent_with_their_probabilities() -> None:
     """Counts of every place over many seeds are binomial, and pairs of places do not correlate."""
     start = np.array([0, 5, 6, 16])

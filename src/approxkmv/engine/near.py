@@ -131,53 +131,36 @@ class Search:
             rows, cols, values = zip(*tilings, strict=True)
             self._add((np.concatenate(rows), np.concatenate(cols), np.concatenate(values)))
             return
-        every_query, every_key = (
-            np.arange(len(index), dtype=np.int32) for index in (query_index, key_index)
-        )
-        # Cells share the work out evenly: the longer side is cut, the shorter one is in all.
-        query_start, key_start = _cuts(len(query_index)), _cuts(len(key_index))
-        if len(query_start) < len(key_start):
-            n_cells = len(key_start) - 1
-            every_query = np.tile(every_query, n_cells)
-            query_start = np.arange(n_cells + 1, dtype=np.int64) * len(query_index)
-        else:
-            n_cells = len(query_start) - 1
-            every_key = np.tile(every_key, n_cells)
-            key_start = np.arange(n_cells + 1, dtype=np.int64) * len(key_index)
-        self._add(self._search(points, Tiling(every_query, every_key, query_start, key_start)))
+        everyone = (np.arange(len(index), dtype=np.int32) for index in (query_index, key_index))
+        self._add(self._search(points, _every_pair(*everyone)))
         self._count(n_sketched)
 
-    def whole_rows(self, query_index: Index32) -> None:
-        """Compare some queries with all keys, in full: all their near pairs are found."""
-        self._compare(query_index, self.key_tiles.order)
+    def whole_rows(self, query_index: Index32, threshold: float) -> None:
+        """Compare some queries with all keys, in full: all their pairs from a value on are found.
 
-    def whole_columns(self, key_index: Index32) -> None:
+        Where the queries are the keys both places of a pair are.
+        """
+        for some in np.split(query_index, _cuts(len(query_index))[1:-1]):
+            self._compare(some, self.key_tiles.order, threshold)
+
+    def whole_columns(self, key_index: Index32, threshold: float) -> None:
         """Compare some keys with all queries, in full."""
-        self._compare(self.query_blocks.order, key_index)
+        for some in np.split(key_index, _cuts(len(key_index))[1:-1]):
+            self._compare(self.query_blocks.order, some, threshold)
 
-    def _compare(self, query_index: Index32, key_index: Index32) -> None:
-        query_start, key_start = _cuts(len(query_index)), _cuts(len(key_index))
-        n_cells = (len(query_start) - 1, len(key_start) - 1)
-        cells = np.indices(n_cells).reshape(2, -1)
-        queries, keys = (
-            np.split(query_index, query_start[1:-1]),
-            np.split(key_index, key_start[1:-1]),
-        )
-        rows, cols, values = tile_hits(
+    def _compare(self, query_index: Index32, key_index: Index32, threshold: float) -> None:
+        rows, cols, values = met = tile_hits(
             self.geometry,
-            Tiling(
-                np.concatenate([queries[i] for i in cells[0]]),
-                np.concatenate([keys[j] for j in cells[1]]),
-                np.append(0, np.cumsum(np.diff(query_start)[cells[0]])),
-                np.append(0, np.cumsum(np.diff(key_start)[cells[1]])),
-            ),
-            self.pilot.threshold,
+            _every_pair(query_index, key_index),
+            threshold,
             self.found,
             n_threads=self.n_threads,
         )
-        self._add((rows, cols, values))
+        self._add(met)
         if self.pilot.symmetric:
-            one_way = ~np.isin(cols, query_index)
+            compared = np.zeros(len(self.query_blocks.order), np.bool_)
+            compared[query_index] = True
+            one_way = ~compared[cols]
             self._add((cols[one_way], rows[one_way], values[one_way]))
         self.pairs += len(query_index) * len(key_index)
 
@@ -266,6 +249,17 @@ def cell_depth(n_keys: int) -> int:
 
 def _sum_of_squares(values: Float32) -> float:
     return float(np.square(values, dtype=np.float64).sum())
+
+
+def _every_pair(queries: Index32, keys: Index32) -> Tiling:
+    """Cells that share the work out evenly: the longer side is cut, the shorter one is in all."""
+    if len(queries) < len(keys):
+        start = _cuts(len(keys))
+        n_cells = len(start) - 1
+        return Tiling(np.tile(queries, n_cells), keys, np.arange(n_cells + 1) * len(queries), start)
+    start = _cuts(len(queries))
+    n_cells = len(start) - 1
+    return Tiling(queries, np.tile(keys, n_cells), start, np.arange(n_cells + 1) * len(keys))
 
 
 def _cuts(n: int) -> Index:

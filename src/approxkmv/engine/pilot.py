@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.engine.order import Blocks
-from approxkmv.leaves import Array, Float64, FoundPairs, Geometry, Index, Index32, pilot_rows
+from approxkmv.leaves import (
+    Array,
+    Float32,
+    Float64,
+    FoundPairs,
+    Geometry,
+    Index,
+    Index32,
+    pilot_rows,
+)
 
 # More near pairs than this would cost more to list than they save.
 _MOST_NEAR_PER_ROW = 48
@@ -91,6 +100,7 @@ def run_pilot(
     *,
     rows_per_block: int,
     threshold: float,
+    most_near: int | None = _MOST_NEAR_PER_ROW,
     rng: np.random.Generator,
     n_threads: int | None,
 ) -> Pilot:
@@ -98,7 +108,7 @@ def run_pilot(
 
     ``size`` is |x|, or the lengths of its rows.
 
-    The threshold is raised where more pairs would reach it than are worth listing.
+    The threshold is raised where more pairs of a row would reach it than ``most_near``.
     """
     places = np.concatenate(
         [
@@ -107,15 +117,11 @@ def run_pilot(
         ]
     )
     rows = query_blocks.order[places]
-    some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
     order, start = key_tiles.order, key_tiles.start
-    near = pilot_rows(geometry, some, order, start, size, threshold, n_threads=n_threads).near_value
-    most = _MOST_NEAR_PER_ROW * len(some)
-    if len(near) > most:
-        threshold = float(np.partition(near, len(near) - most)[-most])
-        # Repeated points: equal values by the million, just below the threshold from now on.
-        if np.count_nonzero(near >= threshold) > 2 * most:
-            threshold *= 1.001
+    if most_near is not None:
+        some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
+        seen = pilot_rows(geometry, some, order, start, size, threshold, n_threads=n_threads)
+        threshold = _raised(threshold, seen.near_value, most_near * len(some))
     sums = pilot_rows(geometry, rows, order, start, size, threshold, n_threads=n_threads)
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2
@@ -144,6 +150,15 @@ def run_pilot(
         key_tiles=key_tiles,
         symmetric=geometry.queries is geometry.keys,
     )
+
+
+def _raised(threshold: float, near: Float32, most: int) -> float:
+    """The threshold, or a higher one that at most so many values reach."""
+    if len(near) <= most:
+        return threshold
+    threshold = float(np.partition(near, len(near) - most)[-most])
+    # Repeated points: equal values by the million, just below the threshold from now on.
+    return threshold * 1.001 if np.count_nonzero(near >= threshold) > 2 * most else threshold
 
 
 def row_squares(rows: Index | Index32, values: Array, x: Array, n_rows: int) -> Float64:
