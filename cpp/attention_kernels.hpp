@@ -50,14 +50,15 @@ template <class T> struct MomentStrip {
   const T *keys;     // as in AttentionTile
   const T *values;   // packed like keys: [panel][group][column][key in group]
   const T *norms;    // [key] |v_j|^2
-  std::size_t n_dims, n_columns, n_keys;
-  int panel_keys, n_rows;
+  std::size_t n_dims, n_columns;
+  std::size_t first, n_keys;  // the panel
+  int n_rows;
   const T *row_max;             // [row]
   const T *inverse_total;       // [row]
   const T *output_norms;        // [row] |o_i|^2
   const T *guards, *plan_guards;  // [row]
   const std::int64_t *visible;  // [row]
-  float *const *moment;         // [row] where its sums go: [key], or null: nowhere
+  float *const *moment;         // [row] where its sums go: [key]
   float *const *guarded;        // [row]
   T *scores, *dots;             // scratch [rows][kScoreStride]
 };

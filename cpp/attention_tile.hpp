@@ -119,33 +119,30 @@ template <class T> static void attend(const AttentionTile<T> &t) {
 template <class T> static void add_moments(const MomentStrip<T> &m) {
   using S = Simd<T>;
   using V = typename S::V;
-  const std::size_t seen = seen_by_strip<T>(m.visible, 0, m.n_keys);
+  const std::size_t first = m.first, seen = seen_by_strip<T>(m.visible, 0, first + m.n_keys);
+  if (seen <= first) return;
+  const int width = int(seen - first);
   T moment[S::kWidth], guarded[S::kWidth];
   const V least = S::splat(T(kLeastRest));
-  for (std::size_t first = 0; first < seen; first += std::size_t(m.panel_keys)) {
-    const std::size_t left = seen - first;
-    const int width = left < std::size_t(m.panel_keys) ? int(left) : m.panel_keys;
-    score_strip<T, false>(m.queries, m.keys + first * m.n_dims, m.n_dims, width, m.scores);
-    score_strip<T, false>(m.outputs, m.values + first * m.n_columns, m.n_columns, width, m.dots);
-    for (int r = 0; r < m.n_rows; ++r) {
-      if (!m.moment[r]) continue;
-      T *scores = m.scores + r * kScoreStride;
-      const T *dots = m.dots + r * kScoreStride;
-      hide(scores, m.visible[r] - std::int64_t(first), width);
-      const V norm = S::splat(m.output_norms[r]), guard = S::splat(m.guards[r]), zero = {};
-      const V plan_guard = S::splat(m.plan_guards[r]);
-      for (int j = 0; j < width; j += S::kWidth) {
-        const V p = exp<T>(S::load(scores + j) - m.row_max[r], zero) * m.inverse_total[r];
-        const V apart = S::load(m.norms + first + j) - T(2) * S::load(dots + j) + norm;
-        const V odds = p / S::at_least(T(1) - p, least), distance = S::at_least(apart, zero);
-        const V square = odds * odds;
-        S::store(moment, square * (distance + plan_guard));
-        S::store(guarded, square * (distance + guard));
-        float *to = m.moment[r] + first + j, *guarded_to = m.guarded[r] + first + j;
-        for (int l = 0; l < S::kWidth; ++l) {
-          to[l] += float(moment[l]);
-          guarded_to[l] += float(guarded[l]);
-        }
+  score_strip<T, false>(m.queries, m.keys + first * m.n_dims, m.n_dims, width, m.scores);
+  score_strip<T, false>(m.outputs, m.values + first * m.n_columns, m.n_columns, width, m.dots);
+  for (int r = 0; r < m.n_rows; ++r) {
+    T *scores = m.scores + r * kScoreStride;
+    const T *dots = m.dots + r * kScoreStride;
+    hide(scores, m.visible[r] - std::int64_t(first), width);
+    const V norm = S::splat(m.output_norms[r]), guard = S::splat(m.guards[r]), zero = {};
+    const V plan_guard = S::splat(m.plan_guards[r]);
+    for (int j = 0; j < width; j += S::kWidth) {
+      const V p = exp<T>(S::load(scores + j) - m.row_max[r], zero) * m.inverse_total[r];
+      const V apart = S::load(m.norms + first + j) - T(2) * S::load(dots + j) + norm;
+      const V odds = p / S::at_least(T(1) - p, least), distance = S::at_least(apart, zero);
+      const V square = odds * odds;
+      S::store(moment, square * (distance + plan_guard));
+      S::store(guarded, square * (distance + guard));
+      float *to = m.moment[r] + first + j, *guarded_to = m.guarded[r] + first + j;
+      for (int l = 0; l < S::kWidth; ++l) {
+        to[l] += float(moment[l]);
+        guarded_to[l] += float(guarded[l]);
       }
     }
   }

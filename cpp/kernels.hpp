@@ -99,7 +99,8 @@ template <class T> struct TypedKernels {
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);
-  // out[p][s] = sum_l (points[p][l] - centre[l]) basis[l][s], in single precision, for kProjected points.
+  // out[p][s] = sum_l (points[p][l] - centre[l]) basis[l][s], in single precision, for kProjected points;
+  // the number of directions is a multiple of 16.
   void (*project)(const T *const *points, const double *centre, std::size_t n_dims,
                   const float *basis, std::size_t n_out, float *const *out);
   T (*sum_lanes)(const T *);

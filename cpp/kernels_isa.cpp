@@ -77,10 +77,7 @@ static void project(const T *const *points, const double *centre, std::size_t n_
     const float *rows = basis + first * n_out;
     std::size_t s = 0;
     for (; s + 2 * kWidth <= n_out; s += 2 * kWidth) add_piece<2>(moved, n, rows, n_out, s, out);
-    for (; s + kWidth <= n_out; s += kWidth) add_piece<1>(moved, n, rows, n_out, s, out);
-    for (; s < n_out; ++s)
-      for (int p = 0; p < kProjected; ++p)
-        for (std::size_t l = 0; l < n; ++l) out[p][s] += moved[p][l] * rows[l * n_out + s];
+    for (; s < n_out; s += kWidth) add_piece<1>(moved, n, rows, n_out, s, out);
   }
 }
 

@@ -185,8 +185,9 @@ template <class T> class AttentionPilot {
       : a_(a), blocks_(blocks), rows_(rows), per_block_(rows_per_block),
         for_moments_(rows_per_block - std::size_t(smoothing.check_rows)), smoothing_(smoothing), k_(k),
         packed_(a, blocks, k),
-        // Whole strips and whole blocks.
-        blocks_per_task_(std::size_t(k.rows) / std::gcd(std::size_t(k.rows), rows_per_block)) {
+        // Every pass over the keys serves a few strips; each thread gets some tasks.
+        blocks_per_task_(std::max<std::size_t>(
+            1, std::min(kPilotRows / rows_per_block, blocks.n / (4 * std::size_t(n_threads))))) {
     for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(*this);
   }
 
@@ -200,36 +201,52 @@ template <class T> class AttentionPilot {
     const std::size_t n = packed_.n_keys;
     std::fill_n(s.moment.get(), (last - first) * n, 0.0f);
     std::fill_n(s.guarded.get(), (last - first) * n, 0.0f);
-    for (std::size_t at = first * per_block_; at < last * per_block_; at += k_.rows)
-      run_strip(at, std::min<std::size_t>(k_.rows, last * per_block_ - at), first, s, outputs);
+    // Rows to plan with come first: those to check with have no moments.
+    s.places.clear();
+    for (const auto [from, stop] : {std::pair(std::size_t(0), for_moments_), std::pair(for_moments_, per_block_)})
+      for (std::size_t b = first; b < last; ++b)
+        for (std::size_t i = from; i < stop; ++i) s.places.push_back(b * per_block_ + i);
+    attend_rows(s, outputs);
+    add_moments((last - first) * for_moments_, first, s);
     for (std::size_t b = first; b < last; ++b)
       smooth(b, s.moment.get() + (b - first) * n, s.guarded.get() + (b - first) * n, s, to);
   }
 
  private:
+  static constexpr std::size_t kPilotRows = 36;
+
   struct Space {
-    Buffer<T> queries, outputs, scores, dots, per_row;
+    std::vector<std::size_t> places;  // of the task's rows among all
+    std::vector<std::int32_t> rows;
     AttentionSums<T> sums;
+    Buffer<T> queries, outputs, scores, dots;
+    std::vector<T> inverse_total, norms, guards, plan_guards;  // [row]
     Buffer<float> moment, guarded;
     Buffer<double> running;
     explicit Space(const AttentionPilot &p)
-        : queries(std::size_t(p.k_.rows) * p.a_.keys.d),
-          outputs(std::size_t(p.k_.rows) * p.a_.values.d),
+        : sums(p.blocks_per_task_ * p.per_block_, p.a_.values.d, p.k_),
+          queries(sums.n_rows * p.a_.keys.d),
+          outputs(sums.n_rows * p.a_.values.d),
           scores(std::size_t(p.k_.rows) * kScoreStride),
           dots(std::size_t(p.k_.rows) * kScoreStride),
-          per_row(4 * std::size_t(p.k_.rows)),
-          sums(std::size_t(p.k_.rows), p.a_.values.d, p.k_),
+          inverse_total(sums.n_rows),
+          norms(sums.n_rows),
+          guards(sums.n_rows),
+          plan_guards(sums.n_rows),
           moment(p.blocks_per_task_ * p.packed_.n_keys),
           guarded(p.blocks_per_task_ * p.packed_.n_keys),
           running(p.packed_.n_keys + 1) {}
   };
 
-  void run_strip(std::size_t at, std::size_t n_rows, std::size_t first_block, Space &s, T *outputs) {
-    const std::size_t columns = a_.values.d;
+  /// Exact outputs of the task's rows, and what their moments need.
+  void attend_rows(Space &s, T *outputs) const {
+    const std::size_t columns = a_.values.d, n_rows = s.places.size(), strip_rows = std::size_t(k_.rows);
+    s.rows.clear();
+    for (const auto place : s.places) s.rows.push_back(rows_[place]);
     std::vector<T> no_shift(n_rows, T(0));
-    pack_points(a_.queries, rows_ + at, 0, n_rows, no_shift.data(), k_, k_.rows, s.queries.get());
-    for (std::size_t r = 0; r < std::size_t(k_.rows); ++r)
-      s.sums.visible[r] = r < n_rows ? blocks_.seen_by(rows_[at + r]) : 0;
+    pack_points(a_.queries, s.rows.data(), 0, n_rows, no_shift.data(), k_, k_.rows, s.queries.get());
+    for (std::size_t r = 0; r < s.sums.n_rows; ++r)
+      s.sums.visible[r] = r < n_rows ? blocks_.seen_by(s.rows[r]) : 0;
     s.sums.clear();
     AttentionTile<T> tile{};
     tile.queries = s.queries.get();
@@ -241,54 +258,62 @@ template <class T> class AttentionPilot {
     tile.n_dims = a_.keys.d;
     tile.n_keys = packed_.n_keys;
     tile.panel_keys = packed_.panel_keys;
-    tile.n_strips = 1;
+    tile.n_strips = int((n_rows + strip_rows - 1) / strip_rows);
     tile.scores = s.scores.get();
     s.sums.write_to(tile);
     k_.attend(tile);
 
-    T *inverse_total = s.per_row.get(), *norms = inverse_total + k_.rows, *guards = norms + k_.rows,
-      *plan_guards = guards + k_.rows;
-    std::fill_n(s.outputs.get(), columns * k_.rows, T(0));
+    std::fill_n(s.outputs.get(), columns * s.sums.n_rows, T(0));
+    for (std::size_t r = 0; r < n_rows; ++r) {
+      s.inverse_total[r] = T(1) / k_.sum_lanes(s.sums.totals.get() + r * k_.width);
+      T *output = outputs + s.places[r] * columns;
+      T *packed = s.outputs.get() + r / strip_rows * strip_rows * columns + r % strip_rows;
+      for (std::size_t c = 0; c < columns; ++c) {
+        output[c] = s.sums.products.get()[r * s.sums.padded + c] * s.inverse_total[r];
+        packed[c * strip_rows] = output[c];
+      }
+      s.norms[r] = squared_norm(output, columns);
+      const T mean = k_.sum_lanes(s.sums.means.get() + r * k_.width) * s.inverse_total[r];
+      const T spread = std::max(T(0), mean - s.norms[r]);
+      s.guards[r] = T(smoothing_.guard) * spread;
+      s.plan_guards[r] = T(smoothing_.plan_guard) * spread;
+    }
+  }
+
+  /// Moments of the first rows of the task, strip by strip while a panel is in the cache.
+  void add_moments(std::size_t n_rows, std::size_t first_block, Space &s) const {
+    const std::size_t strip_rows = std::size_t(k_.rows), panel = std::size_t(packed_.panel_keys);
     std::vector<float *> moment(n_rows), guarded(n_rows);
     for (std::size_t r = 0; r < n_rows; ++r) {
-      inverse_total[r] = T(1) / k_.sum_lanes(s.sums.totals.get() + r * k_.width);
-      T *output = outputs + (at + r) * columns;
-      for (std::size_t c = 0; c < columns; ++c) {
-        output[c] = s.sums.products.get()[r * s.sums.padded + c] * inverse_total[r];
-        s.outputs.get()[c * k_.rows + r] = output[c];
-      }
-      norms[r] = squared_norm(output, columns);
-      const T mean = k_.sum_lanes(s.sums.means.get() + r * k_.width) * inverse_total[r];
-      const T spread = std::max(T(0), mean - norms[r]);
-      guards[r] = T(smoothing_.guard) * spread;
-      plan_guards[r] = T(smoothing_.plan_guard) * spread;
-      const std::size_t block = (at + r) / per_block_ - first_block;
-      if ((at + r) % per_block_ >= for_moments_) continue;
+      const std::size_t block = s.places[r] / per_block_ - first_block;
       moment[r] = s.moment.get() + block * packed_.n_keys;
       guarded[r] = s.guarded.get() + block * packed_.n_keys;
     }
-    MomentStrip<T> strip{};
-    strip.queries = s.queries.get();
-    strip.outputs = s.outputs.get();
-    strip.keys = packed_.keys.get();
-    strip.values = packed_.values_as_keys.get();
-    strip.norms = packed_.norms.get();
-    strip.n_dims = a_.keys.d;
-    strip.n_columns = columns;
-    strip.n_keys = packed_.n_keys;
-    strip.panel_keys = packed_.panel_keys;
-    strip.n_rows = int(n_rows);
-    strip.row_max = s.sums.row_max.get();
-    strip.inverse_total = inverse_total;
-    strip.output_norms = norms;
-    strip.guards = guards;
-    strip.plan_guards = plan_guards;
-    strip.visible = s.sums.visible.data();
-    strip.moment = moment.data();
-    strip.guarded = guarded.data();
-    strip.scores = s.scores.get();
-    strip.dots = s.dots.get();
-    k_.add_moments(strip);
+    for (std::size_t key = 0; key < packed_.n_keys; key += panel)
+      for (std::size_t r = 0; r < n_rows; r += strip_rows) {
+        MomentStrip<T> strip{};
+        strip.queries = s.queries.get() + r * a_.keys.d;
+        strip.outputs = s.outputs.get() + r * a_.values.d;
+        strip.keys = packed_.keys.get();
+        strip.values = packed_.values_as_keys.get();
+        strip.norms = packed_.norms.get();
+        strip.n_dims = a_.keys.d;
+        strip.n_columns = a_.values.d;
+        strip.first = key;
+        strip.n_keys = std::min(panel, packed_.n_keys - key);
+        strip.n_rows = int(std::min(strip_rows, n_rows - r));
+        strip.row_max = s.sums.row_max.get() + r;
+        strip.inverse_total = s.inverse_total.data() + r;
+        strip.output_norms = s.norms.data() + r;
+        strip.guards = s.guards.data() + r;
+        strip.plan_guards = s.plan_guards.data() + r;
+        strip.visible = s.sums.visible.data() + r;
+        strip.moment = moment.data() + r;
+        strip.guarded = guarded.data() + r;
+        strip.scores = s.scores.get();
+        strip.dots = s.dots.get();
+        k_.add_moments(strip);
+      }
   }
 
   void smooth(std::size_t b, float *moment, float *guarded, Space &s, const PilotSums &to) const {

@@ -110,7 +110,6 @@ template <class T> static inline T raise_maximum(const SoftmaxTile<T> &t, int ro
 
 template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
   using S = Simd<T>;
-  using V = typename S::V;
   constexpr int kWidth = S::kWidth;
   const int n_groups = t.n_columns / S::kKeys;
   // Keys that row `row` sees.
