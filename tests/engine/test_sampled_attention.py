@@ -195,7 +195,7 @@ def test_heads_of_medium_size_are_the_mean_or_exact(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
 def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries and keys that know nothing of each other, small eps: one block in 48 is tried."""
+    """Queries and keys that know nothing of each other, small eps: one block in 16 is tried."""
     head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     looked_at = []
     pilot = engine.attention_pilot
@@ -206,7 +206,8 @@ def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(engine, "attention_pilot", counted)
     assert run(head, 0.02) is None
-    assert looked_at == [1]  # of 43 blocks
+    n_blocks = -(-N // 96)
+    assert looked_at in ([n_blocks // 16], [n_blocks // 16 + 1])
 
 
 def test_nearly_uniform_attention_is_the_mean() -> None:

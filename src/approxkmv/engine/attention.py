@@ -7,6 +7,7 @@ block, so how often each key should be drawn, and whether drawing pays at all.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass
@@ -38,9 +39,9 @@ from approxkmv.leaves import (
 _FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS = 2**23, 2**24
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
-# One block in so many is tried first, to give up early where sampling cannot pay: very few, where
-# it must be out of the question by this factor, then more.
-_LOOKS = ((48, 2.0), (16, 1.0))
+# One block in so many is tried first, to give up early where sampling cannot pay; one in so many of
+# these is drawn for before the others, in case it is out of the question by this factor.
+_FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 3, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.6
@@ -130,22 +131,23 @@ def sampled_attention(
     sizes = np.diff(blocks.start)
     band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
+    few = every_nth(blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
+    part = few.start[-1] / len(query)
     seed = int(rng.integers(2**63))
+    trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
+    if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
+        return None
     more = 1.0
-    for one_in, slack in _LOOKS:
-        few = every_nth(blocks, one_in, int(rng.integers(one_in)))
-        part = few.start[-1] / len(query)
-        trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
-        if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > slack * _HOPELESS * n_pairs:
-            return None
-        _, error = trial.draw(trial.rate.rate, delta, seed, one_in)
+    for looked, slack in ((trial.one_in(_FIRST_DRAW), _OUT_OF_THE_QUESTION), (trial, 1.0)):
+        _, error = looked.draw(trial.rate.rate, delta, seed, 0)
         lap("first look")
-        found = error.variance / (part * allowed)
+        its_part = looked.blocks.start[-1] / len(query) * allowed
+        found = error.variance / its_part
         more = (found / _TRIAL_AIM) ** _RATE_POWER if found > _TRIAL_SHORT else 1.0
         predicted = _SAMPLED_PAIR * (more * trial.rate.pairs / part + band)
         if predicted > slack * _MOST_OF_EXACT * n_pairs:
             return None
-    if error.upper > _HOPELESS_TRIAL * part * allowed:
+    if error.upper > _HOPELESS_TRIAL * its_part:
         return None
     plan = _Plan(head, blocks, allowed, _CHECK_ROWS, rng, n_threads)
     lap("pilot")
@@ -208,9 +210,17 @@ class _Plan:
         self.rate = solve_rate(blocks, self.pilot, _AIM * allowed, n_threads=n_threads)
         shape = len(blocks.band_start), _PILOT_ROWS + check_rows
         outputs = self.pilot.outputs.reshape(*shape, -1)
-        self.near = outputs.mean(axis=1)
-        self.checks = self.rows.reshape(shape)[:, _PILOT_ROWS:].ravel()
-        self.checked = outputs[:, _PILOT_ROWS:].reshape(len(self.checks), -1)
+        self.guarded, self.near = self.pilot.guarded, outputs.mean(axis=1)
+        self.checks = self.rows.reshape(shape)[:, _PILOT_ROWS:]
+        self.checked = outputs[:, _PILOT_ROWS:]
+
+    def one_in(self, n: int) -> _Plan:
+        """The same plan for some of the blocks."""
+        some, chosen = copy.copy(self), slice((n - 1) // 2 % len(self.near), None, n)
+        some.blocks = every_nth(self.blocks, n, (n - 1) // 2)
+        some.guarded, some.near = self.guarded[chosen].copy(), self.near[chosen].copy()
+        some.checks, some.checked = self.checks[chosen], self.checked[chosen]
+        return some
 
     def draw(
         self, rate: float, delta: float, seed: int, stream: int
@@ -221,7 +231,7 @@ class _Plan:
         drawn, noisy denominators) is measured on rows computed exactly but not planned with.
         """
         rates = AttentionRates(
-            self.pilot.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
+            self.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
         )
         draws = attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
         known = ~np.isnan(draws.variance)
@@ -230,7 +240,7 @@ class _Plan:
         per_row = share * draws.bound
         per_block = np.add.reduceat(per_row[self.blocks.query_order], self.blocks.start[:-1])
         errors = draws.out[self.checks] - self.checked
-        measured = (errors.astype(np.float64) ** 2).sum(axis=1)
+        measured = (errors.astype(np.float64) ** 2).sum(axis=-1)
         predicted = float(per_row[self.checks].sum())
         variance = float(per_block.sum())
         if measured.sum() > _MOST_RATIO * predicted:
