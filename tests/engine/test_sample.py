@@ -23,6 +23,7 @@ from approxkmv.engine.sample import (
     measured_evenness,
     rows_to_mend,
     spread,
+    standing_out,
     unseen_error,
 )
 from approxkmv.exact import prepare
@@ -379,3 +380,16 @@ def test_evenness_makes_the_estimate_smaller_never_larger() -> None:
     assert 0.9 < measured_evenness(0.5, 1.0, few) < 1
     assert measured_evenness(5.0, 1.0, many) == measured_evenness(1.0, 0.0, many) == 1
     assert measured_evenness(0.0, 1.0, many) == 0.25
+
+
+def test_rows_that_stand_out_are_mended_in_any_case() -> None:
+    """Those with 30 times the mean, at most one in a thousand, the largest first."""
+    variance = np.ones(10_000)
+    variance[[7, 70, 700]] = 1000, 3000, 2000
+    np.testing.assert_array_equal(standing_out(variance, 100), [7, 70, 700])
+    np.testing.assert_array_equal(standing_out(variance, 2), [70, 700])
+    variance[100:120] = 5000
+    np.testing.assert_array_equal(standing_out(variance, 100), np.arange(110, 120))
+    for nothing in (np.ones(10_000), np.zeros(10_000), variance[:999]):
+        assert len(standing_out(nothing, 100)) == 0
+    assert len(standing_out(variance, -3)) == 0
