@@ -224,13 +224,15 @@ def _second_moments(
     outcome.numbers |= {"dense_blocks": int(of_rows.sum()), "kept_from": fine.threshold}
     if _BYTES_PER_PAIR * kept > max_memory:
         return moment
-    rows, keys = (
-        np.repeat(of, blocks.sizes)
+    queries, keys = (
+        blocks.order[np.repeat(of, blocks.sizes)]
         for of, blocks in ((of_rows, query_blocks), (of_keys, key_tiles))
     )
-    search.whole_rows(query_blocks.order[rows], fine.threshold)
-    if not pilot.symmetric:
-        search.whole_columns(key_tiles.order[keys], fine.threshold)
+    if pilot.symmetric:
+        search.whole_rows(np.union1d(queries, keys), fine.threshold)
+    else:
+        search.whole_rows(queries, fine.threshold)
+        search.whole_columns(keys, fine.threshold)
     return np.where(of_rows[:, None] | of_keys, fine.per_pair(fine.light), moment)
 
 
