@@ -133,6 +133,20 @@ def test_random_tiling(repeated: bool) -> None:
         np.testing.assert_array_equal(np.sort(got.query_order), np.arange(m))
 
 
+def test_some_of_many_keys_tell_the_cuts() -> None:
+    """Above 2^16 keys every so many: the twin's cells, nearly even."""
+    rng = np.random.default_rng(2)
+    keys, queries = (rng.standard_normal((n, 4)).astype(np.float32) for n in (150_000, 999))
+    got, want = (f(keys, queries) for f in (leaves.random_tiling, reference.random_tiling))
+    np.testing.assert_array_equal(got.key_start, want.key_start)
+    np.testing.assert_array_equal(got.query_start, want.query_start)
+    assert cells(got.key_order, got.key_start) == cells(want.key_order, want.key_start)
+    assert cells(got.query_order, got.query_start) == cells(want.query_order, want.query_start)
+    sizes = np.diff(got.key_start)
+    assert sizes.min() != sizes.max()
+    assert np.abs(sizes / (150_000 / 16) - 1).max() < 0.1
+
+
 def test_cells_of_a_tiling_are_even() -> None:
     """Without repeats, 2^depth cells of 1,000 keys differ by at most one key per level."""
     keys = np.random.default_rng(1).standard_normal((1000, 5)).astype(np.float32)

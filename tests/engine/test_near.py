@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from search_cases import BANDWIDTH, THRESHOLD, Groups, grouped
 
+from approxkmv.engine import near
 from approxkmv.engine.near import Search, cell_depth, diagonal
 from approxkmv.leaves import FoundPairs, merge_pairs
 
@@ -129,6 +130,24 @@ def test_orphaned_keys_are_searched_too() -> None:
     assert held(groups, search.found)[lost].mean() >= WITHIN_RADIUS
 
 
+def test_many_orphans_are_searched_in_large_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of the comparisons, and most of what a search without cells finds."""
+    groups = case()
+    lonely = np.random.default_rng(5).choice(4096, 40, replace=False)
+    lost = np.isin(groups.rows, lonely)
+    shares, pairs = [], []
+    for most_scanned in (2**30, 0):
+        monkeypatch.setattr(near, "_MOST_SCANNED", most_scanned)
+        search = search_of(groups)
+        search.found = without(groups, search, lost)
+        search.orphans()
+        check_found(groups, search.found)
+        shares.append(held(groups, search.found)[lost].mean())
+        pairs.append(search.pairs)
+    assert 0.7 * shares[0] <= shares[1] < shares[0]
+    assert pairs[1] == pytest.approx(3 / 16 * pairs[0], rel=0.01)
+
+
 def test_too_many_orphans_are_left_alone() -> None:
     """Where every query lacks its partners, searching without cells would be every pair."""
     groups = case()
@@ -151,6 +170,34 @@ def test_a_round_with_few_tilings_leaves_no_orphan() -> None:
     assert 5 <= (lacking > 3).sum() <= 0.02 * 4096
     assert (after > 3).sum() <= 0.2 * (lacking > 3).sum()
     check_found(groups, search.found)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_whole_rows_and_columns(symmetric: bool) -> None:
+    """All near pairs of some queries, or of some keys, and no others; in both places if they are
+    the same points. A higher threshold finds fewer."""
+    groups = case(symmetric=symmetric)
+    some = np.random.default_rng(6).choice(4096, 100, replace=False).astype(np.int32)
+    of_queries, of_keys = (np.isin(index, some) for index in (groups.rows, groups.cols))
+    n_known = 4096 if symmetric else 0  # each point with itself
+
+    def check(search: Search, wanted: np.ndarray) -> None:
+        np.testing.assert_array_equal(held(groups, search.found), wanted)
+        assert len(search.found.cols) == n_known + wanted.sum()
+
+    search = search_of(groups)
+    search.whole_rows(some, THRESHOLD)
+    check(search, of_queries | (of_keys & symmetric))
+    if not symmetric:
+        search = search_of(groups)
+        search.whole_columns(some, THRESHOLD)
+        check(search, of_keys)
+    search = search_of(groups)
+    search.whole_rows(np.arange(4096, dtype=np.int32), 0.4)
+    clear = np.abs(groups.values - 0.4) > 1e-3  # but for rounding
+    wanted = groups.values >= 0.4
+    np.testing.assert_array_equal(held(groups, search.found)[clear], wanted[clear])
+    assert 0 < wanted.sum() < len(wanted)
 
 
 def test_missing_estimates_what_is_still_not_found() -> None:

@@ -195,7 +195,10 @@ def test_heads_of_medium_size_are_the_mean_or_exact(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
 def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries and keys that know nothing of each other, small eps: one block in 16 is tried."""
+    """Queries and keys that know nothing of each other, small eps: one block in 16 is tried.
+
+    Keys are drawn for one in three of these, and nothing else.
+    """
     head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     looked_at = []
     pilot = engine.attention_pilot
@@ -204,10 +207,19 @@ def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.Mon
         looked_at.append(len(args[1].band_start))
         return pilot(*args, **options)
 
+    drawn_for = []
+    draw = engine.attention_draw
+
+    def counted_too(*args: Any, **options: Any) -> leaves.AttentionDraws:
+        drawn_for.append(len(args[1].band_start))
+        return draw(*args, **options)
+
     monkeypatch.setattr(engine, "attention_pilot", counted)
+    monkeypatch.setattr(engine, "attention_draw", counted_too)
     assert run(head, 0.02) is None
     n_blocks = -(-N // 96)
     assert looked_at in ([n_blocks // 16], [n_blocks // 16 + 1])
+    assert drawn_for in ([], [1])
 
 
 def test_nearly_uniform_attention_is_the_mean() -> None:

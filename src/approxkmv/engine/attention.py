@@ -137,7 +137,6 @@ def sampled_attention(
     trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
     if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
         return None
-    more = 1.0
     for looked, slack in ((trial.one_in(_FIRST_DRAW), _OUT_OF_THE_QUESTION), (trial, 1.0)):
         _, error = looked.draw(trial.rate.rate, delta, seed, 0)
         lap("first look")

@@ -127,7 +127,7 @@ def freeze(
     search = learnt.search
     if search.pilot.symmetric:
         search.found = both_ways(search.found)
-    moment = smoothed(_second_moments(kernel, learnt, eps, max_memory, rng, outcome))
+    moment = smoothed(_compare_dense_blocks(kernel, learnt, eps, max_memory, rng, outcome))
     clock.lap("search")
     pi = balanced_rates(moment, learnt.query_blocks, learnt.key_tiles, _AIM * eps**2)
     for attempt in range(_MOST_ATTEMPTS):
@@ -191,7 +191,7 @@ def _fitting(
     return matrix
 
 
-def _second_moments(
+def _compare_dense_blocks(
     kernel: ExactKernel,
     learnt: Study,
     eps: float,
@@ -199,7 +199,7 @@ def _second_moments(
     rng: np.random.Generator,
     outcome: Outcome,
 ) -> Float64:
-    """Means of K^2 over the pairs left to the draws, once dense blocks were looked at in full."""
+    """Find all but the small pairs of dense blocks; means of K^2 over what is left to the draws."""
     pilot, search = learnt.pilot, learnt.search
     query_blocks, key_tiles = learnt.query_blocks, learnt.key_tiles
     moment = pilot.per_pair(pilot.light + pilot.near_sums(pilot.missed(search.found)))
