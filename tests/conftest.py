@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,10 @@ from approxkmv import leaves
 
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("fixed")
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that
+# press Ctrl-C in a child would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _runnable_isas() -> list[str]:
