@@ -205,11 +205,13 @@ FoundPairs found_pairs(const Int64s &indptr, const Int32s &cols, const Vector<co
 
 void bind_random_tiling(Matrix<const float> key_projections, Matrix<const float> query_projections,
                         Vector<std::int32_t> key_order, Vector<std::int32_t> query_order,
-                        Vector<std::int64_t> key_start, Vector<std::int64_t> query_start) {
-  nb::gil_scoped_release released;
-  random_tiling(key_projections.data(), key_projections.shape(0), query_projections.data(),
-                query_projections.shape(0), int(key_projections.shape(1)), key_order.data(),
-                query_order.data(), key_start.data(), query_start.data());
+                        Vector<std::int64_t> key_start, Vector<std::int64_t> query_start,
+                        int n_threads) {
+  run([&](const Poll &poll) {
+    return random_tiling(key_projections.data(), key_projections.shape(0), query_projections.data(),
+                         query_projections.shape(0), int(key_projections.shape(1)), n_threads, poll,
+                         key_order.data(), query_order.data(), key_start.data(), query_start.data());
+  });
 }
 
 template <class T>
@@ -628,7 +630,7 @@ NB_MODULE(_core, m) {
   m.def("philox", &bind_philox, "seed"_a, "stream"_a, "first"_a, "out"_a.noconvert());
   m.def("random_tiling", &bind_random_tiling, "key_projections"_a.noconvert(),
         "query_projections"_a.noconvert(), "key_order"_a.noconvert(), "query_order"_a.noconvert(),
-        "key_start"_a.noconvert(), "query_start"_a.noconvert());
+        "key_start"_a.noconvert(), "query_start"_a.noconvert(), "n_threads"_a);
   m.def("merge_pairs", &bind_merge_pairs, "indptr"_a.noconvert(), "cols"_a.noconvert(),
         "values"_a.noconvert(), "new_rows"_a.noconvert(), "new_cols"_a.noconvert(),
         "new_values"_a.noconvert(), "n_threads"_a);

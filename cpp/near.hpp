@@ -122,35 +122,50 @@ inline std::vector<float> median_cuts(const float *projections, std::size_t n_ke
 }
 
 /// Sends points [point][cut] down the tree: their numbers by cell, ascending, and where cells begin.
-inline void sort_into_cells(const float *projections, std::size_t n, int depth,
-                            const std::vector<float> &cuts, std::int32_t *order,
-                            std::int64_t *start) {
+inline bool sort_into_cells(const float *projections, std::size_t n, int depth,
+                            const std::vector<float> &cuts, int n_threads, const Poll &poll,
+                            std::int32_t *order, std::int64_t *start) {
+  constexpr std::size_t kPointsPerTask = 1 << 14;
   const std::size_t n_cells = cuts.size() + 1;
   std::vector<std::int32_t> cell_of(n);
+  const bool sent = parallel_for(
+      (n + kPointsPerTask - 1) / kPointsPerTask, n_threads,
+      [&](std::size_t task, int) {
+        for (std::size_t i = task * kPointsPerTask; i < std::min(n, (task + 1) * kPointsPerTask); ++i) {
+          std::size_t node = 0;
+          for (int level = 0; level < depth; ++level) {
+            const bool below = projections[i * std::size_t(depth) + std::size_t(level)] < cuts[node];
+            node = 2 * node + (below ? 1 : 2);
+          }
+          cell_of[i] = std::int32_t(node + 1 - n_cells);
+        }
+      },
+      poll);
+  if (!sent) return false;
   std::fill_n(start, n_cells + 1, 0);
-  for (std::size_t i = 0; i < n; ++i) {
-    std::size_t node = 0;
-    for (int level = 0; level < depth; ++level) {
-      const bool below = projections[i * std::size_t(depth) + std::size_t(level)] < cuts[node];
-      node = 2 * node + (below ? 1 : 2);
-    }
-    cell_of[i] = std::int32_t(node + 1 - n_cells);
-    ++start[cell_of[i] + 1];
-  }
+  for (std::size_t i = 0; i < n; ++i) ++start[cell_of[i] + 1];
   for (std::size_t c = 0; c < n_cells; ++c) start[c + 1] += start[c];
   std::vector<std::int64_t> next(start, start + n_cells);
   for (std::size_t i = 0; i < n; ++i) order[next[std::size_t(cell_of[i])]++] = std::int32_t(i);
+  return true;
 }
 
 /// One tiling of `depth` cuts, from projections [point][cut]. Writes both orders, and where the
 /// queries and keys of each of the 2^depth cells begin. Equal projections stay together.
-inline void random_tiling(const float *key_projections, std::size_t n_keys,
+inline bool random_tiling(const float *key_projections, std::size_t n_keys,
                           const float *query_projections, std::size_t n_queries, int depth,
-                          std::int32_t *key_order, std::int32_t *query_order,
+                          int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order,
                           std::int64_t *key_start, std::int64_t *query_start) {
   const auto cuts = median_cuts(key_projections, n_keys, depth);
-  sort_into_cells(key_projections, n_keys, depth, cuts, key_order, key_start);
-  sort_into_cells(query_projections, n_queries, depth, cuts, query_order, query_start);
+  if (!sort_into_cells(key_projections, n_keys, depth, cuts, n_threads, poll, key_order, key_start))
+    return false;
+  if (query_projections == key_projections && n_queries == n_keys) {
+    std::copy_n(key_order, n_keys, query_order);
+    std::copy_n(key_start, cuts.size() + 2, query_start);
+    return true;
+  }
+  return sort_into_cells(query_projections, n_queries, depth, cuts, n_threads, poll, query_order,
+                         query_start);
 }
 
 /// A dense tile of gathered points: buffers of one thread.

@@ -125,6 +125,8 @@ def test_random_tiling(repeated: bool) -> None:
         if repeated:
             keys, queries = np.round(keys), np.round(queries)
         got, want = (f(keys, queries) for f in (leaves.random_tiling, reference.random_tiling))
+        for a, b in zip(got, leaves.random_tiling(keys, queries, n_threads=1), strict=True):
+            np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(got.key_start, want.key_start)
         np.testing.assert_array_equal(got.query_start, want.query_start)
         assert cells(got.key_order, got.key_start) == cells(want.key_order, want.key_start)

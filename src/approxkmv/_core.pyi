@@ -72,6 +72,7 @@ def random_tiling(
     query_order: Array,
     key_start: Index,
     query_start: Index,
+    n_threads: int,
 ) -> None: ...
 def tile_hits(
     queries: Array,

@@ -318,7 +318,9 @@ def project(
     return out
 
 
-def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
+def random_tiling(
+    key_projections: Float32, query_projections: Float32, *, n_threads: int | None = None
+) -> Tiling:
     """Cut keys at the medians of their projections, level by level; queries follow the cuts.
 
     Projections are (n_points, depth): all cells of one level are cut along the same direction. Of
@@ -339,6 +341,7 @@ def random_tiling(key_projections: Float32, query_projections: Float32) -> Tilin
         tiling.query_order,
         tiling.key_start,
         tiling.query_start,
+        n_threads or default_threads(),
     )
     return tiling
 

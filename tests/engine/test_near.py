@@ -75,6 +75,23 @@ def test_tilings_find_what_is_within_the_radius(symmetric: bool) -> None:
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
+def test_share_found(symmetric: bool) -> None:
+    """Of the pilot rows' near pairs, about as much as of all; without tilings nothing."""
+    groups = case(symmetric=symmetric)
+    search = search_of(groups)
+    search.tilings(0, *everyone(groups))
+    assert search.share_found() == search.n_tilings == 0
+    search.tilings(1, *everyone(groups))
+    share = held(groups, search.found).mean()
+    of_pilot = np.isin(groups.rows, groups.pilot.rows)
+    assert search.share_found() == pytest.approx(held(groups, search.found)[of_pilot].mean())
+    assert 0 < search.share_found() < 1
+    assert abs(search.share_found() - share) < 0.1
+    search.found = without(groups, search, np.zeros(len(groups.rows), np.bool_))
+    assert search.share_found() == 1
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
 def test_neighbours_find_the_rest(symmetric: bool) -> None:
     """In a group of eight two points that miss each other share other partners: of the pairs missed
     by two tilings at most a tenth is left. Neighbours of nothing are nothing."""

@@ -60,3 +60,38 @@ def test_dense_kernels_are_left_to_the_exact_product(mean_row_sum: float) -> Non
     outcome = outcome_of(points, np.ones(4096, np.float32), eps=0.03)
     assert outcome.sample is None
     assert "draw" not in outcome.seconds
+
+
+def test_draws_that_fall_short_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a draw that is too small by design the next ones add what is missing, rather than
+    start anew: smaller than all of it where keys are drawn seldom, as large as before where they
+    are drawn often. Together they have the error asked for."""
+    rates, sums = [], []
+
+    def spy(judge: Any, found: Any, size: Any, rate: np.ndarray, *args: Any, **options: Any) -> Any:
+        rates.append(rate)
+        sums.append(draw(judge, found, size, rate, *args, **options))
+        return sums[-1]
+
+    draw = planner.draw
+    monkeypatch.setattr(planner, "draw", spy)
+    monkeypatch.setattr(planner, "first_factor", lambda *_: 0.5)
+    points, x = clusters(16_384, 64, rng=0), np.ones(16_384, np.float32)
+    outcome = outcome_of(points, x, eps=0.04)
+    assert outcome.sample is not None
+    assert outcome.numbers["draws"] == len(rates) == 2
+    first, second = rates
+    often = first > 0.25
+    assert 0 < often.mean() < 1
+    assert (second[often] >= first[often]).all()
+    ratio = second[~often] / first[~often]
+    np.testing.assert_allclose(ratio, ratio[0])
+    assert (second[often] >= ratio[0] * first[often]).all()
+    exact = prepare(points.queries, points.keys, points.bandwidth).product(x[:, None]).out
+    squared = [np.square(y - exact).sum() for y in (*(s.out for s in sums), outcome.sample.y)]
+    assert squared[-1] <= 0.04**2 * 16_384
+    assert squared[-1] < squared[0]
+    # Pilot and mended rows are exact: all others are what both draws say together.
+    weight = 1 / (1 + ratio[0])
+    both = weight * sums[0].out + (1 - weight) * sums[1].out
+    assert (np.abs(outcome.sample.y - both) < 1e-4).mean() > 0.9

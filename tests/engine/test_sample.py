@@ -18,6 +18,7 @@ from approxkmv.engine.near import Missing
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import run_pilot
 from approxkmv.engine.sample import (
+    Draws,
     Judge,
     draw,
     measured_evenness,
@@ -27,7 +28,7 @@ from approxkmv.engine.sample import (
     unseen_error,
 )
 from approxkmv.exact import prepare
-from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, sampled_product
+from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, SampledSums, sampled_product
 
 N_STREAMS = 600
 
@@ -299,7 +300,11 @@ def draw_of(case: Case, x: np.ndarray, rate: np.ndarray, found: FoundPairs, **op
     allowed, delta = options.pop("allowed", np.inf), options.pop("delta", 0.05)
     judge = Judge(case.kernel, x[:, None], case.query_blocks, pilot, products, allowed, delta)
     settings = {"missing": Missing(0.0, 0.0), "most_rows": 0} | options
-    sample = draw(judge, found, np.abs(x), rate, case.key_tiles, seed=1, stream=0, **settings)
+    sums = draw(judge, found, np.abs(x), rate, case.key_tiles, seed=1, stream=0)
+    pairs = int((sums.n_drawn * case.query_blocks.sizes).sum())
+    drawn = sums.out.copy()
+    sample = judge(sums, pairs=pairs, evenly=True, **settings)
+    np.testing.assert_array_equal(sums.out, drawn)
     return replace(sample, y=sample.y[:, 0]), pilot
 
 
@@ -354,7 +359,98 @@ def test_rows_that_stand_out_are_mended() -> None:
     assert sample.upper <= allowed
     assert 0 < sample.left_out <= sample.variance <= sample.upper
     assert ((sample.y - exact) ** 2).sum() <= allowed
-    assert sample.checked == plain.checked
+    assert sample.checked <= plain.checked
+
+
+def judged(variance: np.ndarray, off: np.ndarray, **options: Any) -> tuple[Any, Any]:
+    """A made-up draw of 300 rows: variances, and by how much each row is off."""
+    case = clustered()
+    x = np.ones((400, 1))
+    _, pilot = draw_of(case, x[:, 0], np.ones((5, 8)), FoundPairs.none(300))
+    exact = case.kernel.product(x).out
+    judge = Judge(case.kernel, x, case.query_blocks, pilot, exact[pilot.rows], 1.0, 0.05)
+    n_drawn = np.zeros(len(case.query_blocks.sizes), np.int64)
+    mass = options.pop("mass", np.zeros(300))
+    sums = SampledSums(exact + off[:, None], variance, mass, n_drawn)
+    settings = {"most_rows": 300, "pairs": 0, "evenly": False} | options
+    return judge(sums, Missing(0.0, 0.0), **settings), pilot
+
+
+def test_only_rows_like_those_kept_check_the_answer() -> None:
+    """A pilot row that would have been mended is not held against the rows that were not."""
+    variance, off = np.full(300, 1e-3), np.full(300, 0.02)
+    _, pilot = judged(variance, off)
+    pilot_row, other = pilot.rows[0], np.setdiff1d(np.arange(300), pilot.rows)[:2]
+    usual = float((pilot.stands_for * 0.02**2).sum())
+    assert judged(variance, off)[0].checked == pytest.approx(usual)
+    off[pilot_row], variance[pilot_row] = 7.0, 50.0
+    # No other row has such a variance: nothing says that it would have been mended.
+    assert judged(variance, off)[0].checked > 49 * pilot.stands_for[0]
+    off[other], variance[other] = np.sqrt([40.0, 60.0]), [40.0, 60.0]
+    sample, _ = judged(variance, off)
+    assert sample.n_mended == 2
+    assert sample.checked == pytest.approx(usual - pilot.stands_for[0] * 0.02**2)
+    # With a smaller variance than theirs, it counts.
+    variance[pilot_row] = 39.0
+    assert judged(variance, off)[0].checked > 49 * pilot.stands_for[0]
+
+
+def test_mending_ends_where_it_shows_too_much_unseen() -> None:
+    """Rows whose variance is not their error lack what others lack, too: after the first of them
+    the limit is told as it is, and no more are computed."""
+    variance = np.linspace(1e-3, 2e-3, 300)
+    variance[::10] = 0.05
+    sample, _ = judged(variance, np.zeros(300))
+    right, _ = judged(variance, np.sqrt(variance))
+    assert 0 < sample.n_mended == right.n_mended < 30
+    assert sample.left_out > 0.5
+    assert sample.upper > 1 >= right.upper
+    assert right.left_out < 1e-9
+
+
+def test_more_draws_are_one_larger_draw() -> None:
+    """Draws at two rates, weighed by these: products, variances and masses are right on average
+    over 600 streams, the mean squared error is the variance, and about that of one draw at the
+    sum of the rates."""
+    case = clustered(m=120, n=240, rows_per_block=40)
+    rng = np.random.default_rng(3)
+    size, found, rate = np.ones(240), case.pairs(0.05, 0.5), uneven_rates(case, 0.1)
+    squares = case.K**2
+    squares[found.rows, found.cols] = 0
+    once, more, all_in_one = (inclusion(case, f * rate, size) for f in (1.0, 0.5, 1.5))
+    a, b = 2 / 3, 1 / 3
+    variance = (a**2 * (1 / once - 1) + b**2 * (1 / more - 1)) * squares
+    mass = (a * (1 - once) + b * (1 - more)) * squares
+    variances, masses, errors = [], [], []
+    for stream in range(N_STREAMS):
+        x = rng.choice([-1.0, 1.0], 240)
+        first, second = (
+            Draws(
+                sampled_product(
+                    case.geometry,
+                    plan_of(case, f * rate, x, 2 * stream + i),
+                    found,
+                    x[:, None],
+                    n_threads=1,
+                ),
+                f,
+            )
+            for i, f in enumerate((1.0, 0.5))
+        )
+        both = first.with_more(second)
+        assert both.factor == 1.5
+        np.testing.assert_array_equal(both.sums.n_drawn, first.sums.n_drawn + second.sums.n_drawn)
+        variances.append(both.sums.variance.sum())
+        masses.append(both.sums.mass.sum())
+        errors.append(both.sums.out[:, 0] - case.K @ x)
+    squared = np.square(errors).sum(axis=1)
+    for values, want in ((variances, variance), (masses, mass), (squared, variance)):
+        standard_error = np.std(values, ddof=1) / np.sqrt(N_STREAMS)
+        assert abs(np.mean(values) - want.sum()) <= z_of(3) * standard_error
+        assert standard_error < 0.05 * want.sum()
+    standard_error = np.std(errors, axis=0, ddof=1) / np.sqrt(N_STREAMS)
+    assert (np.abs(np.mean(errors, axis=0)) <= z_of(120) * standard_error).all()
+    assert variance.sum() == pytest.approx(((1 / all_in_one - 1) * squares).sum(), rel=0.15)
 
 
 def test_what_the_search_misses_counts_as_error() -> None:

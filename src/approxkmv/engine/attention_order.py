@@ -52,6 +52,7 @@ def order_blocks(
     tiling = random_tiling(
         project(key, everyone[:n_keys], origin, directions, n_threads=n_threads),
         project(query, everyone[:n_queries], origin, directions, n_threads=n_threads),
+        n_threads=n_threads,
     )
     first = np.searchsorted(tiling.query_start, start[:-1], side="right") - 1
     last = np.searchsorted(tiling.query_start, start[1:] - 1, side="right")

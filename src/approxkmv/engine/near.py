@@ -92,6 +92,8 @@ class Search:
 
     def tilings(self, n_tilings: int, query_index: Index32, key_index: Index32) -> None:
         """Search some points in further tilings, with a sketch of their own."""
+        if n_tilings <= 0:
+            return
         points = self._sketches(query_index, key_index)
         depth = cell_depth(len(key_index))
         for _ in range(n_tilings):
@@ -100,6 +102,12 @@ class Search:
             if self.n_tilings == 0:
                 self.first_squares = _sum_of_squares(met[2])
             self.n_tilings += 1
+
+    def share_found(self) -> float:
+        """Share of the pilot rows' near pairs that were found."""
+        apart = self.pilot.apart
+        missed = self.pilot.missed(self.found)[apart]
+        return 1 - float(missed.mean()) if len(missed) else 1.0
 
     def orphans(self) -> None:
         """Search without cells for points that found far fewer partners than the pilot rows have.
@@ -277,8 +285,9 @@ def _tiling(points: Sketches, directions: Float32, n_threads: int | None) -> Til
     """Cells cut along directions in the space of the sketches."""
     of_keys = _projections(points.keys, directions, n_threads)
     if points.queries is points.keys:
-        return random_tiling(of_keys, of_keys)
-    return random_tiling(of_keys, _projections(points.queries, directions, n_threads))
+        return random_tiling(of_keys, of_keys, n_threads=n_threads)
+    of_queries = _projections(points.queries, directions, n_threads)
+    return random_tiling(of_keys, of_queries, n_threads=n_threads)
 
 
 def _projections(points: Float32, directions: Float32, n_threads: int | None) -> Float32:

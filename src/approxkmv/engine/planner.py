@@ -20,14 +20,17 @@ from approxkmv.engine.near import Missing, Search, cell_depth
 from approxkmv.engine.order import Blocks, norm_order
 from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample
 from approxkmv.engine.pilot import Pilot, run_pilot
+from approxkmv.engine.probability import Rates
 from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
-from approxkmv.engine.sample import Judge, draw, spread
+from approxkmv.engine.sample import Draws, Judge, draw, spread
 from approxkmv.exact import ExactKernel
-from approxkmv.leaves import Array, Index32
+from approxkmv.leaves import Array, Float64, Index32
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256
 _FIRST_TILINGS, _MORE_TILINGS, _MOST_TILINGS = 4, 2, 16
+# Where the first tilings found this share of the near pairs, neighbours lead on to the others.
+_LEADS_ON = 0.5
 # A pair of this value costs as much to find as to leave to the draws.
 _NEAR = 12.0
 # What a tiling costs per point beyond its sketches' pairs (cutting, verifying, merging), and a
@@ -43,6 +46,9 @@ _MOST_DRAWS = 4
 _ROOM, _LOWERED, _RAISED = 1.0, 0.65, 1.3
 # Where draws are so much cheaper than the search was, they are made so much larger.
 _MUCH_CHEAPER, _LARGER = 3.0, 1.5
+# Draws that fall short get so much more than would be missing if all went on as it did; where keys
+# are drawn more often than this, as often as before, for less would spoil what is there.
+_ENOUGH_MORE, _OFTEN = 1.15, 0.25
 # Pairs that are drawn however short the time: fewer would not tell their own error.
 _FEWEST_DRAWS = 0.01
 # Rows that may be mended, as a share of what the draws cost.
@@ -268,8 +274,9 @@ def _searched(
     clock.lap("plan")
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
     # every point is searched at least a little.
-    first_tilings = max(_FIRST_TILINGS, cell_depth(n_keys) - 2)
-    _round(search, first_tilings, *search.everywhere, clock)
+    search.tilings(_FIRST_TILINGS, *search.everywhere)
+    left = cell_depth(n_keys) - 2 - _FIRST_TILINGS
+    _round(search, left if search.share_found() < _LEADS_ON else 0, *search.everywhere, clock)
     forecast = _searched_until_it_pays_no_more(search, forecaster, worth, best, n_pairs, clock)
     missing = search.missing(x, size, forecast.rates.rate)
     clock.lap("check")
@@ -410,6 +417,7 @@ def _drawn(
         # A draw that falls short would cost another search: better a larger one at once.
         factor *= _LARGER
     best_effort: Sample | None = None
+    draws: Draws | None = None
     for attempt in range(_MOST_DRAWS):
         if forecast.cost * factor > _TOO_MANY * n_pairs and limit.allows(n_pairs):
             outcome.reason = "near pairs are too many or too hard to find for sampling to pay"
@@ -418,16 +426,25 @@ def _drawn(
             if best_effort is not None:
                 break
             factor = max(limit.pairs_left(), _FEWEST_DRAWS * n_pairs) / forecast.cost
-        sample = draw(
-            judge,
-            search.found,
-            learnt.size,
-            forecast.rates.scaled(factor),
-            learnt.key_tiles,
-            missing=missing,
-            most_rows=int(max(_MENDING * forecast.cost * factor, 0.01 * n_pairs) / n_keys),
-            seed=seed,
-            stream=attempt,
+        more = Draws(
+            draw(
+                judge,
+                search.found,
+                learnt.size,
+                _rates(forecast.rates, learnt, factor, draws),
+                learnt.key_tiles,
+                seed=seed,
+                stream=attempt,
+            ),
+            factor,
+        )
+        draws = more if draws is None else draws.with_more(more)
+        sample = judge(
+            draws.sums,
+            missing,
+            pairs=int((more.sums.n_drawn * learnt.query_blocks.sizes).sum()),
+            most_rows=int(max(_MENDING * forecast.cost * draws.factor, 0.01 * n_pairs) / n_keys),
+            evenly=True,
         )
         clock.lap("draw")
         outcome.pairs += sample.pairs
@@ -438,13 +455,17 @@ def _drawn(
             break
         if best_effort is None or sample.upper < best_effort.upper:
             best_effort = sample
-        # The draws met more than pilot and search had seen: draw more often, or look again.
+        # The draws met more than pilot and search had seen: look again, or draw more.
         if sample.left_out > _MOST_LEFT_OUT * allowed and search.n_tilings < _MOST_TILINGS:
             _round(search, _MORE_TILINGS, *search.everywhere, clock)
             forecast = learnt.forecaster(search.found)
             missing = search.missing(x, learnt.size, forecast.rates.rate)
             clock.lap("check")
-        factor *= 1.3 * min(worst, 3.0)
+            # What was drawn has the variance of the pairs found since.
+            factor = 1.3 * min(worst, 3.0) * draws.factor
+            draws = None
+        else:
+            factor = (_ENOUGH_MORE * min(worst, 3.0) - 1) * draws.factor
     else:
         outcome.reason = "the error estimate did not come down"
     if outcome.sample is None and not limit.allows(n_pairs):
@@ -454,6 +475,14 @@ def _drawn(
         outcome.reason = "the time allowed was too short for the error asked for"
     outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
+
+
+def _rates(rates: Rates, learnt: Study, factor: float, drawn: Draws | None) -> Float64:
+    """Rates of draws, or of more draws."""
+    if drawn is None:
+        return rates.scaled(factor)
+    often = rates.scaled(drawn.factor) * learnt.forecaster.entries.rms > _OFTEN
+    return np.where(often, rates.scaled(max(factor, drawn.factor)), rates.scaled(factor))
 
 
 def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: float) -> float:

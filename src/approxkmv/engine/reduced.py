@@ -181,7 +181,8 @@ def make_likeness(
         queries, outside = _along(kernel, kernel.queries, kernel.query_shift, basis, levels)
     cuts = np.arange(max(0, round(math.log2(n_keys / _GROUP)))) % _CUT_ALONG
     order = random_tiling(
-        *(np.ascontiguousarray(side.coordinates[:, cuts]) for side in (keys, queries))
+        *(np.ascontiguousarray(side.coordinates[:, cuts]) for side in (keys, queries)),
+        n_threads=kernel.n_threads,
     )
     limits = np.full(len(levels), _OUTSIDE)
     limits[-1] = _OUTSIDE_OF_ALL

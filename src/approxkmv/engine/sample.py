@@ -12,6 +12,7 @@ others. Such rows are few, and are computed exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaincinv
@@ -36,6 +37,9 @@ _MOST_PASSES = 8
 # Rows with so many times the mean variance are mended in any case, at most this share of them: the
 # few in which a small probability came true may have a third of the squared error of all.
 _STANDS_OUT, _ALWAYS_MENDED = 30.0, 1e-3
+# Of the squared error allowed: where mended rows show that others lack more than this, mending more
+# of them shows more, and draws must do it.
+_TOO_MUCH_UNSEEN = 0.5
 # As if so many blocks had said that even spacing gains nothing.
 _PARTS_OF_ONE = 12
 
@@ -62,27 +66,25 @@ class Judge:
         evenly: bool,
     ) -> Sample:
         """Mend at most so many rows; ``evenly`` says that the draws were evenly spaced."""
-        pilot, y = self.pilot, sums.out
+        pilot, y = self.pilot, sums.out.copy()
         variance, unseen = np.maximum(sums.variance, 0.0), np.maximum(sums.mass, 0.0)
-        error = y[pilot.rows].astype(np.float64) - self.products
-        checked = float(pilot.stands_for @ np.square(error).sum(axis=1))
-        evenness = 1.0
-        if evenly:
-            predicted = float(variance[pilot.rows] @ pilot.stands_for)
-            evenness = measured_evenness(checked, predicted, pilot)
+        drawn, expected = y[pilot.rows].astype(np.float64), variance[pilot.rows]
         y[pilot.rows] = self.products
         variance[pilot.rows] = 0.0
 
-        mended, left_out = np.empty(0, np.int64), 0.0
+        mended, left_out, mendable = np.empty(0, np.int64), 0.0, np.inf
         # Two ways to see the same pairs: by a tiling more, and by what the draws met.
         some = standing_out(variance, most_rows)
         for _ in range(_MOST_PASSES):
             if len(some):
                 exact = self.kernel.at_queries(some).product(self.x).out
                 left_out += unseen_error(y[some], exact, variance[some], unseen[some])
+                mendable = min(mendable, float(variance[some].min()))
                 y[some] = exact
                 variance[some] = 0.0
                 mended = np.append(mended, some)
+            if left_out > _TOO_MUCH_UNSEEN * self.allowed:
+                break
             some = rows_to_mend(
                 variance,
                 unseen,
@@ -93,6 +95,10 @@ class Judge:
             )
             if len(some) == 0:
                 break
+        # The error that was made where it can be seen, in rows like those that were not mended.
+        usual = pilot.stands_for * (expected < mendable)
+        checked = float(usual @ np.square(drawn - self.products).sum(axis=1))
+        evenness = measured_evenness(checked, float(usual @ expected), pilot) if evenly else 1.0
         kept = float(variance.sum())
         by_block = _by_block(variance, self.query_blocks)
         return Sample(
@@ -106,6 +112,29 @@ class Judge:
         )
 
 
+class Draws(NamedTuple):
+    """What was drawn so far, at how many times the rates of the forecast in all."""
+
+    sums: SampledSums
+    factor: float
+
+    def with_more(self, more: Draws) -> Draws:
+        """Both together, weighed by their rates: what one draw at the sum of the rates would be.
+
+        The weights must not depend on what was drawn, or the sum would be biased.
+        """
+        factor = self.factor + more.factor
+        a, b = self.factor / factor, more.factor / factor
+        old, new = self.sums, more.sums
+        sums = SampledSums(
+            (a * old.out + b * new.out).astype(old.out.dtype),
+            a**2 * old.variance + b**2 * new.variance,
+            a * old.mass + b * new.mass,
+            old.n_drawn + new.n_drawn,
+        )
+        return Draws(sums, factor)
+
+
 def draw(
     judge: Judge,
     found: FoundPairs,
@@ -113,12 +142,10 @@ def draw(
     rate: Float64,
     key_tiles: Blocks,
     *,
-    missing: Missing,
-    most_rows: int,
     seed: int,
     stream: int,
-) -> Sample:
-    """Draw keys for every block at the given rates, multiply, and mend at most so many rows.
+) -> SampledSums:
+    """Draw keys for every block at the given rates, and multiply.
 
     ``size`` has the lengths of the rows of x.
     """
@@ -135,9 +162,7 @@ def draw(
         stream,
     )
     kernel = judge.kernel
-    sums = sampled_product(kernel.geometry, plan, found, judge.x, n_threads=kernel.n_threads)
-    pairs = int((sums.n_drawn * query_blocks.sizes).sum())
-    return judge(sums, missing, pairs=pairs, most_rows=most_rows, evenly=True)
+    return sampled_product(kernel.geometry, plan, found, judge.x, n_threads=kernel.n_threads)
 
 
 def measured_evenness(checked: float, predicted: float, pilot: Pilot) -> float:
