@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.leaves import Array, AttentionHead, Float64, Index, project, tile_product
+from approxkmv.leaves import Array, AttentionHead, Float64, Index, Index32, project, tile_product
 
 # At most so many rows, and such a part of the exact work, for rows of largest variance and others.
 _MOST_ROWS, _LEAST_KEYS_PER_ROW = 256, 128
@@ -44,10 +44,13 @@ def mean_output(
     n_largest = min(_MOST_ROWS, n_keys // _LEAST_KEYS_PER_ROW) // 2
     if n_largest < 2:
         return None
-    variance = _score_variance(head, n_threads)
+    n_queries = len(head.queries)
+    some = np.arange(0, n_queries, max(1, n_queries // _POINTS_FOR_PREDICTION), dtype=np.int32)
+    variance = _score_variance(head, some, n_threads)
     if not _predicted_error(head, variance) <= _HOPELESS * allowed:  # it may not be a number
         return None
-    order = np.argsort(-variance, kind="stable")
+    everyone = np.arange(n_queries, dtype=np.int32)
+    order = np.argsort(-_score_variance(head, everyone, n_threads), kind="stable")
     for size in (n_largest, _SECOND_TRY * n_largest):
         found, most = _from_rows(head, order, size, rng, n_threads)
         if most <= allowed:
@@ -91,8 +94,8 @@ def _from_rows(
     return MeanOutput(rows, outputs, error, len(rows) * n_keys), most
 
 
-def _score_variance(head: AttentionHead, n_threads: int | None) -> Float64:
-    """Variance of each query's scores over the keys, from some of the keys.
+def _score_variance(head: AttentionHead, rows: Index32, n_threads: int | None) -> Float64:
+    """Variance of the scores of some queries over the keys, from some of the keys.
 
     By ``project``: after a matrix product of NumPy, the threads of its BLAS spin for a while on the
     cores that are needed next.
@@ -101,13 +104,13 @@ def _score_variance(head: AttentionHead, n_threads: int | None) -> Float64:
     moved = sample - sample.mean(axis=0)
     largest = float(np.abs(moved).max())
     points = (moved / (largest if largest > 0 else 1.0)).astype(np.float32)
-    dims, everyone = (np.arange(n, dtype=np.int32) for n in (points.shape[1], len(head.queries)))
+    dims = np.arange(points.shape[1], dtype=np.int32)
     columns = np.ascontiguousarray(points.T)
     covariance = project(columns, dims, np.zeros(len(points)), points, n_threads=n_threads)
     covariance /= np.float32(max(1, len(points) - 1))
-    images = project(head.queries, everyone, np.zeros(len(dims)), covariance, n_threads=n_threads)
+    images = project(head.queries, rows, np.zeros(len(dims)), covariance, n_threads=n_threads)
     with np.errstate(over="ignore", invalid="ignore"):  # huge scores: infinite or not a number
-        products = np.einsum("ij,ij->i", images, head.queries, dtype=np.float64)
+        products = np.einsum("ij,ij->i", images, head.queries[rows], dtype=np.float64)
         factor = np.square(np.float64(head.scale * largest))
         return np.asarray(factor * np.maximum(products, 0.0))
 
@@ -115,6 +118,7 @@ def _score_variance(head: AttentionHead, n_threads: int | None) -> Float64:
 def _predicted_error(head: AttentionHead, variance: Float64) -> float:
     r"""Squared error of the mean if scores and values were normally distributed.
 
+    ``variance`` is of the scores of some queries, which stand for all.
     Then :math:`\sum_j p_{ij}^2 = e^{s_i}/n` for scores of variance :math:`s_i` over the keys.
     """
     n_keys = len(head.keys)

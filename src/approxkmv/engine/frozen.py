@@ -37,7 +37,15 @@ from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.planner import Study, study
 from approxkmv.engine.probability import balanced_rates, smoothed
 from approxkmv.exact import ExactKernel
-from approxkmv.leaves import Array, Float64, FoundPairs, Index, Index32, pair_kernel
+from approxkmv.leaves import (
+    Array,
+    Float64,
+    FoundPairs,
+    Index,
+    Index32,
+    merge_pairs,
+    pair_kernel,
+)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -126,7 +134,7 @@ def freeze(
         return None, outcome
     search = learnt.search
     if search.pilot.symmetric:
-        search.found = both_ways(search.found)
+        search.found = both_ways(search.found, kernel.n_threads)
     moment = smoothed(_compare_dense_blocks(kernel, learnt, eps, max_memory, rng, outcome))
     clock.lap("search")
     pi = balanced_rates(moment, learnt.query_blocks, learnt.key_tiles, _AIM * eps**2)
@@ -241,15 +249,9 @@ def _kept_from(pilot: Pilot, eps: float) -> float:
     return min(pilot.threshold, _KEPT_FROM * eps / math.sqrt(len(pilot.key_tiles.order)))
 
 
-def both_ways(found: FoundPairs) -> FoundPairs:
+def both_ways(found: FoundPairs, n_threads: int | None) -> FoundPairs:
     """With every pair its mirror image: the search may have met only one of them."""
-    n = len(found.indptr) - 1
-    one_way = _sparse(found.values, found.cols, found.indptr, n)
-    both = one_way.maximum(one_way.T.tocsr())
-    both.sort_indices()
-    return FoundPairs(
-        both.indptr.astype(np.int64), both.indices.astype(np.int32), both.data.astype(np.float32)
-    )
+    return merge_pairs(found, found.cols, found.rows, found.values, n_threads=n_threads)
 
 
 class Drawn:

@@ -58,7 +58,7 @@ _MENDING = 0.7
 _MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
 # Through few coordinates: the variance aimed at, what must be saved at least, draws, and the share
 # of rows that may be mended.
-_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.4, 0.7, 2, 0.005
+_REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.6, 0.7, 2, 0.005
 # What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate,
 # among 2^15 keys, growing with their number; and by how much the draws usually exceed those needed
 # if all near pairs were known. Measured: 2,000 to 5,800 pairs in 64 to 256 dimensions, 2,600 to
@@ -256,32 +256,30 @@ def _searched(
     limit: Limit,
 ) -> Study | None:
     """Search for near pairs; None, and the reason, if they are too hard to find."""
-    allowed, size, query_blocks, key_tiles, pilot, forecaster, best = (
-        look.allowed,
-        look.size,
-        look.query_blocks,
-        look.key_tiles,
-        look.pilot,
-        look.forecaster,
-        look.best,
-    )
+    pilot, forecaster, size = look.pilot, look.forecaster, look.size
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     n_pairs = n_queries * n_keys
     search = Search(
-        kernel.geometry, bandwidth, pilot, query_blocks, key_tiles, rng, kernel.n_threads
+        kernel.geometry,
+        bandwidth,
+        pilot,
+        look.query_blocks,
+        look.key_tiles,
+        rng,
+        kernel.n_threads,
     )
-    worth = _worth_searching(pilot, forecaster, query_blocks, key_tiles, allowed)
+    worth = _worth_searching(look)
     clock.lap("plan")
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
     # every point is searched at least a little.
     search.tilings(_FIRST_TILINGS, *search.everywhere)
     left = cell_depth(n_keys) - 2 - _FIRST_TILINGS
     _round(search, left if search.share_found() < _LEADS_ON else 0, *search.everywhere, clock)
-    forecast = _searched_until_it_pays_no_more(search, forecaster, worth, best, n_pairs, clock)
+    forecast = _searched_until_it_pays_no_more(search, look, worth, n_pairs, clock)
     missing = search.missing(x, size, forecast.rates.rate)
     clock.lap("check")
     while (
-        missing.at_most > _MOST_MISSING * allowed
+        missing.at_most > _MOST_MISSING * look.allowed
         and search.n_tilings < _MOST_TILINGS
         and limit.allows(forecast.cost)
     ):
@@ -289,7 +287,7 @@ def _searched(
         forecast = forecaster(search.found)
         missing = search.missing(x, size, forecast.rates.rate)
         clock.lap("check")
-    if missing.at_most > _MOST_MISSING * allowed and limit.allows(n_pairs):
+    if missing.at_most > _MOST_MISSING * look.allowed and limit.allows(n_pairs):
         outcome.pairs += search.pairs
         outcome.reason = "near pairs are too hard to find"
         return None
@@ -302,9 +300,7 @@ def _searched(
         "rare_from": forecast.rare_from,
         "predicted_share_of_pairs": forecast.cost / n_pairs,
     }
-    return Study(
-        allowed, size, query_blocks, key_tiles, pilot, forecaster, best, search, forecast, missing
-    )
+    return Study(**vars(look), search=search, forecast=forecast, missing=missing)
 
 
 def sampled(
@@ -507,23 +503,18 @@ def row_lengths(x: Array) -> Array:
     return np.asarray(lengths.astype(x.dtype))
 
 
-def _worth_searching(
-    pilot: Pilot,
-    forecaster: Forecaster,
-    query_blocks: Blocks,
-    key_tiles: Blocks,
-    allowed: float,
-) -> tuple[Index32, Index32]:
+def _worth_searching(look: Look) -> tuple[Index32, Index32]:
     """Which queries and keys are searched again: those with enough near pairs."""
-    mass = forecaster.mass[pilot.apart]
+    pilot = look.pilot
+    mass = look.forecaster.mass[pilot.apart]
     rows = pilot.block_of[pilot.near_row[pilot.apart]]
-    tiles = key_tiles.block_of[pilot.near_col[pilot.apart]]
+    tiles = look.key_tiles.block_of[pilot.near_col[pilot.apart]]
     indices = []
-    for blocks, of in ((query_blocks, rows), (key_tiles, tiles)):
+    for blocks, of in ((look.query_blocks, rows), (look.key_tiles, tiles)):
         total = np.bincount(of, mass, len(blocks.sizes))
         # Few rows say little about one block: neighbours are pooled.
         per_point = uniform_filter1d(total, 9, mode="nearest") / blocks.sizes
-        enough = per_point > _NOT_SEARCHED * allowed / len(blocks.order)
+        enough = per_point > _NOT_SEARCHED * look.allowed / len(blocks.order)
         indices.append(blocks.order[np.repeat(enough, blocks.sizes)])
     if pilot.symmetric:
         return indices[0], indices[0]
@@ -532,14 +523,13 @@ def _worth_searching(
 
 def _searched_until_it_pays_no_more(
     search: Search,
-    forecaster: Forecaster,
+    look: Look,
     worth: tuple[Index32, Index32],
-    best: Forecast,
     n_pairs: int,
     clock: Clock,
 ) -> Forecast:
     """Search on while the saving forecast is larger than the cost of searching."""
-    forecast = forecaster(search.found)
+    forecast, best = look.forecaster(search.found), look.best
     clock.lap("plan")
     n_queries, n_keys = map(len, worth)
     scale = 88 / (search.geometry.keys.shape[1] + 24)
@@ -553,7 +543,7 @@ def _searched_until_it_pays_no_more(
     while cost < closing * gap and search.n_tilings < _MOST_TILINGS:
         step()
         clock.lap("neighbours")
-        forecast = forecaster(search.found)
+        forecast = look.forecaster(search.found)
         clock.lap("plan")
         left = min(forecast.cost, n_pairs) - best.cost
         closing, gap = (
