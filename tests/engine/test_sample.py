@@ -345,7 +345,7 @@ def test_rows_that_stand_out_are_mended() -> None:
     case = clustered()
     x = np.ones(400)
     rate, found = uneven_rates(case, 0.5), case.pairs(0.05, recall=0.97)
-    plain, _ = draw_of(case, x, rate, found)
+    plain, pilot = draw_of(case, x, rate, found)
     exact = case.K @ x
     allowed = 0.5 * plain.upper
     sample, _ = draw_of(
@@ -359,10 +359,16 @@ def test_rows_that_stand_out_are_mended() -> None:
     assert sample.upper <= allowed
     assert 0 < sample.left_out <= sample.variance <= sample.upper
     assert ((sample.y - exact) ** 2).sum() <= allowed
-    assert sample.checked <= plain.checked
+    # Pilot rows with a variance like theirs are not held against the others.
+    drawn = sampled_product(
+        case.geometry, plan_of(case, rate, x, 0)._replace(seed=1), found, x[:, None], n_threads=1
+    )
+    kept = drawn.variance[pilot.rows] < drawn.variance[changed].min()
+    off = (drawn.out[:, 0] - exact)[pilot.rows] ** 2
+    assert sample.checked == pytest.approx((off * pilot.stands_for)[kept].sum(), rel=1e-4)
 
 
-def judged(variance: np.ndarray, off: np.ndarray, **options: Any) -> tuple[Any, Any]:
+def judged(variance: np.ndarray, off: np.ndarray) -> tuple[Any, Any]:
     """A made-up draw of 300 rows: variances, and by how much each row is off."""
     case = clustered()
     x = np.ones((400, 1))
@@ -370,10 +376,8 @@ def judged(variance: np.ndarray, off: np.ndarray, **options: Any) -> tuple[Any, 
     exact = case.kernel.product(x).out
     judge = Judge(case.kernel, x, case.query_blocks, pilot, exact[pilot.rows], 1.0, 0.05)
     n_drawn = np.zeros(len(case.query_blocks.sizes), np.int64)
-    mass = options.pop("mass", np.zeros(300))
-    sums = SampledSums(exact + off[:, None], variance, mass, n_drawn)
-    settings = {"most_rows": 300, "pairs": 0, "evenly": False} | options
-    return judge(sums, Missing(0.0, 0.0), **settings), pilot
+    sums = SampledSums(exact + off[:, None], variance, np.zeros(300), n_drawn)
+    return judge(sums, Missing(0.0, 0.0), pairs=0, most_rows=300, evenly=False), pilot
 
 
 def test_only_rows_like_those_kept_check_the_answer() -> None:
