@@ -252,17 +252,31 @@ nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const double> query_shift, Vector<const double> key_shift,
                           Vector<const double> centre, double factor, T slope, bool differences,
                           Int32s rows, Int32s key_order, Int64s tile_start,
-                          Vector<const T> weights, T threshold,
-                          Matrix<double> squares, const std::string &isa, int n_threads) {
+                          Vector<const T> weights, std::optional<Vector<const T>> x, T threshold,
+                          Vector<double> sums, const std::string &isa, int n_threads) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
-  const PilotRows<T> pilot{rows.data(),       rows.shape(0),     key_order.data(),
+  const PilotRows<T> pilot{rows.data(),       rows.shape(0),           key_order.data(),
                            tile_start.data(), tile_start.shape(0) - 1, weights.data(),
-                           threshold,         squares.data()};
+                           data_or_null(x),   threshold,               sums.data()};
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); });
   return new_pairs(std::move(parts));
+}
+
+template <class T>
+void bind_tile_moments(Matrix<const T> queries, Matrix<const T> keys, Vector<const double> query_shift,
+                       Vector<const double> key_shift, Vector<const double> centre, double factor,
+                       T slope, bool differences, Int32s key_order, Int64s tile_start,
+                       Vector<const T> weights, Matrix<T> out, const std::string &isa, int n_threads) {
+  const auto g =
+      geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return tile_moments(g, key_order.data(), tile_start.data(), tile_start.shape(0) - 1,
+                        weights.data(), table, n_threads, poll, out.data());
+  });
 }
 
 template <class T>
@@ -291,13 +305,14 @@ template <class T>
 nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T> keys, double slope,
                                         Int64s found_indptr, Int32s found_cols,
                                         Vector<const float> found_values, float least, int width,
+                                        bool backwards,
                                         double threshold, const std::string &isa, int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
     return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, least, width,
-                                    threshold, table, n_threads, poll, parts);
+                                    backwards, threshold, table, n_threads, poll, parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -351,7 +366,8 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                           Int32s query_order, Int64s block_start, Int32s key_order, Int64s tile_start,
                           Matrix<const float> rate, Vector<const T> size, Vector<const double> prefix, std::uint64_t seed,
                           std::uint64_t stream, Int64s found_indptr, Int32s found_cols,
-                          Vector<const float> found_values, Matrix<const T> x, Matrix<T> out,
+                          Vector<const float> found_values, std::optional<Matrix<const T>> moments,
+                          std::optional<Vector<const float>> coefficients, Matrix<const T> x, Matrix<T> out,
                           Vector<double> variance, Vector<double> mass, Vector<std::int64_t> n_drawn,
                           const std::string &isa, int n_threads) {
   const auto g =
@@ -362,9 +378,10 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                          seed,               stream};
   const auto found = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
+  const SmoothPart<T> smooth{moments ? moments->data() : nullptr, data_or_null(coefficients)};
   const SampledSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
   run([&](const Poll &poll) {
-    return sampled_product(g, plan, found, x.data(), x.shape(1), table, n_threads, poll, sums);
+    return sampled_product(g, plan, found, smooth, x.data(), x.shape(1), table, n_threads, poll, sums);
   });
 }
 
@@ -490,7 +507,12 @@ template <class T> void bind_typed(nb::module_ &m) {
   m.def("pilot_rows", &bind_pilot_rows<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "rows"_a.noconvert(), "key_order"_a.noconvert(),
-        "tile_start"_a.noconvert(), "weights"_a.noconvert(), "threshold"_a, "squares"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "tile_start"_a.noconvert(), "weights"_a.noconvert(), "x"_a.noconvert().none(),
+        "threshold"_a, "sums"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("tile_moments", &bind_tile_moments<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
+        "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
+        "slope"_a, "differences"_a, "key_order"_a.noconvert(), "tile_start"_a.noconvert(),
+        "weights"_a.noconvert(), "out"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("cell_pairs", &bind_cell_pairs<T>, "queries"_a.noconvert(), "keys"_a.noconvert(), "slope"_a,
         "threshold"_a, "query_sketches"_a.noconvert(), "query_index"_a.noconvert(),
         "radius_squared"_a.noconvert(), "key_sketches"_a.noconvert(), "key_index"_a.noconvert(),
@@ -499,7 +521,9 @@ template <class T> void bind_typed(nb::module_ &m) {
         "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
-        "found_values"_a.noconvert(), "least"_a, "width"_a, "threshold"_a, "isa"_a, "n_threads"_a);
+        "found_values"_a.noconvert(), "least"_a, "width"_a, "backwards"_a,
+        "threshold"_a, "isa"_a,
+        "n_threads"_a);
   m.def("nearest_keys", &bind_nearest_keys<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
@@ -512,8 +536,8 @@ template <class T> void bind_typed(nb::module_ &m) {
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),
         "key_order"_a.noconvert(), "tile_start"_a.noconvert(), "rate"_a.noconvert(), "size"_a.noconvert(),
         "prefix"_a.noconvert(), "seed"_a, "stream"_a, "found_indptr"_a.noconvert(),
-        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "x"_a.noconvert(),
-        "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "moments"_a.noconvert().none(),
+        "coefficients"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
         "n_threads"_a);
   m.def("reduced_product", &bind_reduced_product<T>, "few_queries"_a.noconvert(),
         "few_keys"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),

@@ -11,8 +11,10 @@ namespace akmv {
 constexpr int kBlockRows = 96;   // queries per task; a multiple of every micro tile's rows
 constexpr int kPanelKeys = 256;  // most keys per panel
 constexpr int kScoreStride = kPanelKeys + 16;  // not a power of two: rows would alias in the cache
+constexpr int kPowerSums = 10;   // of `power_x` below
 constexpr int kFewColumns = 4;   // up to here columns are dotted, above they are a second product
 constexpr std::size_t kAlignment = 64;
+constexpr int kOuter = 4;        // points that share a pass over sums of outer products
 constexpr int kProjected = 4;    // points that share a pass over a basis
 constexpr std::size_t kProjectedPiece = 64;
 
@@ -29,6 +31,14 @@ template <class T> struct Tile {
   const T *key_shift;    // [panel][key], +infinity on padding
   const T *x;            // few columns: [column][panel][key]; many: [panel][column group][key][column]
   const T *square_x;     // null, or two columns [column][panel][key] for the squared exponentials
+  // Null, or three columns [power][panel][key], for one column x: the squares are then those of
+  // exponentials less query_scale[i] times this polynomial in slope * s_ij.
+  const T *smooth;
+  const T *query_scale;  // [kBlockRows]
+  // Null, or three columns [column][panel][key], for one column x: with z = slope * s_ij and e the
+  // exponential, sums of e x, of e^2 times the first, of e z^k times the second for k = 0, 1, 2 and of
+  // z^k times the third for k = 0 to 4 are all there is in `lanes`. `values` and `largest` are filled.
+  const T *power_x;
   std::size_t n_dims;
   std::size_t n_keys;  // padded to a multiple of the group
   int panel_keys;      // keys per panel (the last may have fewer), a multiple of the group
@@ -44,6 +54,7 @@ template <class T> struct Tile {
   T *totals;    // out [kBlockRows] vectors of partial sums of the exponentials
   T *row_max;   // out [kBlockRows], with `online`
   T *values;    // null, or out [kBlockRows][kPanelKeys]: the exponentials of one panel
+  T *largest;   // out [kBlockRows], with `power_x`: the largest exponential of one panel
   // Null, or out [kBlockRows], for one panel: exponentials of exponents below `floor` count as 0, and
   // groups of keys with others have a bit here; `values` are written for these groups only.
   std::uint64_t *live;
@@ -103,6 +114,10 @@ template <class T> struct TypedKernels {
   // the number of directions is a multiple of 16.
   void (*project)(const T *const *points, const double *centre, std::size_t n_dims,
                   const float *basis, std::size_t n_out, float *const *out);
+  // Sums of outer products of kOuter points, lower triangle, and the quadratic form of such sums.
+  void (*add_outer)(const T *multipliers, const T *points, std::size_t n_rows, std::size_t stride,
+                    T *sums);
+  T (*quadratic)(const T *point, const T *sums, std::size_t n_rows, std::size_t stride);
   T (*sum_lanes)(const T *);
   void (*exp)(const T *in, T *out, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);

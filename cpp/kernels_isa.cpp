@@ -1,6 +1,7 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
 #include "softmax.hpp"
 #include "attention_tile.hpp"
+#include "smooth_tile.hpp"
 #include "tile.hpp"
 
 namespace akmv {
@@ -109,6 +110,8 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           matches<T>,
           pack_row<T>,
           project<T>,
+          add_outer<T>,
+          quadratic<T>,
           sum_lanes<T>,
           exp_array<T>,
           squared_distance<T>,

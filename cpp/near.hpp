@@ -366,11 +366,12 @@ inline void queries_of_keys(const FoundPairs &pairs, std::size_t n_queries, std:
 }
 
 /// Neighbours of neighbours: for each query the keys of other queries that share one of its keys.
-/// Only pairs with value >= `least` lead on, through the first `width` queries met; new pairs with
-/// value >= `threshold` are listed.
+/// Only pairs with value >= `least` lead on, through the first `width` queries met, or the last ones if
+/// `backwards`; new pairs with value >= `threshold` are listed.
 template <class T>
 bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
-                              const FoundPairs &known, float least, int width, double threshold,
+                              const FoundPairs &known, float least, int width, bool backwards,
+                              double threshold,
                               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                               PairLists &parts) {
   constexpr std::size_t kRowsPerTask = 256, kRowsAtOnce = 16, kAhead = 4;
@@ -390,19 +391,23 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
     for (auto p = known.indptr[row]; p < known.indptr[row + 1]; ++p)
       if (known.values[p] >= least && !then(known.cols[p])) return;
   };
-  // The first queries, up to `width`, that share a key with query `row`.
+  // Queries, up to `width`, that share a key with query `row`.
   const auto sharing_a_key = [&](std::size_t row, std::vector<std::int32_t> &others) {
     others.clear();
-    leading(row, [&](std::int32_t key) {
-      for (auto q = sharing_start[key]; q < sharing_start[key + 1]; ++q) {
-        const auto other = sharing[std::size_t(q)];
+    const auto first = known.indptr[row], n = known.indptr[row + 1] - first;
+    for (std::int64_t p = 0; p < n; ++p) {
+      const auto at = backwards ? first + n - 1 - p : first + p;
+      if (!(known.values[at] >= least)) continue;
+      const std::int32_t key = known.cols[at];
+      const auto start = sharing_start[key], n_sharing = sharing_start[key + 1] - start;
+      for (std::int64_t q = 0; q < n_sharing; ++q) {
+        const auto other = sharing[std::size_t(backwards ? start + n_sharing - 1 - q : start + q)];
         if (std::size_t(other) == row || std::find(others.begin(), others.end(), other) != others.end())
           continue;
-        if (others.size() == std::size_t(width)) return false;
+        if (others.size() == std::size_t(width)) return;
         others.push_back(other);
       }
-      return true;
-    });
+    }
   };
   const auto fetch = [](const auto *p) { __builtin_prefetch(p); return true; };
   return parallel_for(

@@ -1,4 +1,4 @@
-// Pilot rows: weighted squares of a few rows of the matrix, summed over tiles of keys, and near pairs.
+// Pilot rows: sums over a few rows of the matrix, by tiles of keys, and their near pairs.
 #pragma once
 
 #include "near.hpp"
@@ -13,9 +13,29 @@ template <class T> struct PilotRows {
   const std::int64_t *tile_start;
   std::size_t n_tiles;
   const T *weights;  // [keys]
+  const T *x;        // [keys], or null
   T threshold;       // pairs with a value from here on are listed
-  double *squares;   // out [tile][row] sums of K^2 times the weights
+  // Out [tile][row] sums of K^2 times the weights. With x out [tile][row][kPowerSums]: K x, K^2 times the
+  // weights and, with D = e^-u e^-v and z as in smooth.hpp, the weights times K D z^k for k = 0, 1, 2
+  // and times D^2 z^k for k = 0 to 4.
+  double *sums;
 };
+
+/// Columns of a panel, as the tile kernel reads them.
+template <class T>
+void pack_weights(const Geometry<T> &g, const PilotRows<T> &pilot, const std::int32_t *keys, std::size_t n,
+                  std::size_t padded, T *weights, T *x) {
+  std::fill_n(weights, (pilot.x ? 3 : 2) * padded, T(0));
+  for (std::size_t j = 0; j < n; ++j) weights[j] = pilot.weights[keys[j]];
+  if (!pilot.x) return;
+  std::fill_n(x, padded, T(0));
+  for (std::size_t j = 0; j < n; ++j) {
+    const double scale = std::exp(-g.key_shift[keys[j]]);
+    weights[padded + j] = T(double(weights[j]) * scale);
+    weights[2 * padded + j] = T(double(weights[j]) * scale * scale);
+    x[j] = pilot.x[keys[j]];
+  }
+}
 
 template <class T>
 bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKernels<T> &kernels,
@@ -29,28 +49,33 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
                 queries.get() + i * d);
   }
   struct Space {
-    Buffer<T> keys, key_shift, weights, scores, lanes, values;
+    Buffer<T> keys, key_shift, weights, x, scores, lanes, values, largest;
     Space(std::size_t d, const TypedKernels<T> &k)
         : keys(kPanelKeys * d),
           key_shift(kPanelKeys),
-          weights(2 * kPanelKeys),
+          weights(3 * kPanelKeys),
+          x(kPanelKeys),
           scores(std::size_t(k.rows) * kScoreStride),
-          lanes(std::size_t(kBlockRows) * 2 * k.width),
-          values(kBlockRows * kPanelKeys) {}
+          lanes(std::size_t(kBlockRows) * kPowerSums * k.width),
+          values(kBlockRows * kPanelKeys),
+          largest(kBlockRows) {}
   };
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d, kernels);
   parts.resize(pilot.n_tiles);
+  const std::size_t n_sums = pilot.x ? kPowerSums : 1, n_lanes = pilot.x ? kPowerSums : 2;
   return parallel_for(
       pilot.n_tiles, n_threads,
       [&](std::size_t t, int slot) {
         Space &s = spaces[slot];
-        double *squares = pilot.squares + t * pilot.n_rows;
-        std::fill_n(squares, pilot.n_rows, 0.0);
+        double *sums = pilot.sums + t * pilot.n_rows * n_sums;
+        std::fill_n(sums, pilot.n_rows * n_sums, 0.0);
         Tile<T> tile{};
         tile.keys = s.keys.get();
         tile.key_shift = s.key_shift.get();
-        tile.square_x = s.weights.get();
+        tile.x = s.x.get();
+        (pilot.x ? tile.power_x : tile.square_x) = s.weights.get();
+        tile.largest = s.largest.get();
         tile.n_dims = d;
         tile.panel_keys = kPanelKeys;
         tile.slope = g.slope;
@@ -66,17 +91,22 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
           pack_shift(g.key_shift, keys, 0, n_keys, tile.n_keys, s.key_shift.get());
           pack_points(g.keys, keys, 0, n_keys, s.key_shift.get(), kernels, kernels.group_keys,
                       s.keys.get());
-          std::fill_n(s.weights.get(), 2 * tile.n_keys, T(0));
-          for (std::size_t j = 0; j < n_keys; ++j) s.weights.get()[j] = pilot.weights[keys[j]];
+          pack_weights(g, pilot, keys, n_keys, tile.n_keys, s.weights.get(), s.x.get());
           for (std::size_t i = 0; i < pilot.n_rows; i += kBlockRows) {
             const std::size_t n = std::min<std::size_t>(kBlockRows, pilot.n_rows - i);
             tile.queries = queries.get() + i * d;
             tile.query_shift = query_shift.get() + i;
             tile.n_strips = int((n + kernels.rows - 1) / kernels.rows);
-            std::fill_n(tile.lanes, std::size_t(kBlockRows) * 2 * kernels.width, T(0));
+            std::fill_n(tile.lanes, std::size_t(kBlockRows) * n_lanes * kernels.width, T(0));
             kernels.tile(tile);
             for (std::size_t r = 0; r < n; ++r) {
-              squares[i + r] += double(kernels.sum_lanes(tile.lanes + 2 * r * kernels.width));
+              const T *lanes = tile.lanes + n_lanes * r * kernels.width;
+              double *of_row = sums + (i + r) * n_sums;
+              const double scale = pilot.x ? std::exp(-g.query_shift[pilot.rows[i + r]]) : 1.0;
+              for (std::size_t c = 0; c < n_sums; ++c)
+                of_row[c] += double(kernels.sum_lanes(lanes + c * kernels.width)) *
+                             (c < 2 ? 1.0 : c < 5 ? scale : scale * scale);
+              if (pilot.x && s.largest.get()[r] < pilot.threshold) continue;
               const T *values = tile.values + r * kPanelKeys;
               for (std::size_t j = 0; j < n_keys; ++j)
                 if (values[j] >= pilot.threshold)

@@ -4,10 +4,16 @@
 //
 // for every row x_j of one or several columns. Unbiased for any probabilities pi and any found pairs.
 // The second sum takes out what the draws say of found pairs and puts in their exact terms.
+//
+// For one column a smooth part C of K may be taken out first (smooth.hpp):
+//
+//   y_i += sum_j C_ij x_j (1 - [j drawn] / pi_j)
+//
+// which is 0 on average, and makes the variance that of K - C, or of C where a pair was found.
 #pragma once
 
-#include "near.hpp"
 #include "philox.hpp"
+#include "smooth.hpp"
 
 namespace akmv {
 
@@ -26,7 +32,7 @@ template <class T> struct DrawPlan {
 };
 
 template <class T> struct Drawn {
-  std::vector<std::int32_t> keys;
+  std::vector<std::int32_t> keys, tiles;
   std::vector<double> pi;
 };
 
@@ -35,6 +41,7 @@ template <class T> struct Drawn {
 template <class T>
 void draw_keys(const DrawPlan<T> &plan, std::size_t block, Drawn<T> &out) {
   out.keys.clear();
+  out.tiles.clear();
   out.pi.clear();
   for (std::size_t t = 0; t < plan.n_tiles; ++t) {
     const double rate = plan.rate[block * plan.n_tiles + t];
@@ -49,6 +56,7 @@ void draw_keys(const DrawPlan<T> &plan, std::size_t block, Drawn<T> &out) {
       if (j >= last) break;
       const std::int32_t key = plan.key_order[j];
       out.keys.push_back(key);
+      out.tiles.push_back(std::int32_t(t));
       out.pi.push_back(std::min(1.0, rate * double(plan.size[key])));
       // On to the first point beyond this key.
       at += step * std::max(1.0, std::ceil((plan.prefix[j + 1] - base - at) / step));
@@ -67,15 +75,18 @@ template <class T> struct SampledSums {
 
 template <class T> class Sampler {
  public:
-  Sampler(const Geometry<T> &geometry, const DrawPlan<T> &plan, const FoundPairs &found, const T *x,
-          std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads)
-      : g_(geometry), plan_(plan), found_(found), x_(x), n_columns_(n_columns), k_(kernels),
+  Sampler(const Geometry<T> &geometry, const DrawPlan<T> &plan, const FoundPairs &found,
+          const SmoothPart<T> &smooth, const T *x, std::size_t n_columns,
+          const TypedKernels<T> &kernels, int n_threads)
+      : g_(geometry), plan_(plan), found_(found), smooth_(smooth), x_(x), n_columns_(n_columns),
+        k_(kernels),
         panel_keys_(cut_keys<T>(kChunkKeys, g_.keys.d, 1, k_.group_keys).panel_keys) {
     std::int64_t most = 0;
     for (std::size_t b = 0; b < plan_.n_blocks; ++b)
       most = std::max(most, plan_.block_start[b + 1] - plan_.block_start[b]);
     for (int i = 0; i < n_threads; ++i)
-      spaces_.emplace_back(round_up(std::size_t(most), kBlockRows), g_.keys, n_columns_, k_);
+      spaces_.emplace_back(round_up(std::size_t(most), kBlockRows), g_.keys, n_columns_,
+                           smooth_.moments != nullptr, k_);
   }
 
   void run(std::size_t block, int slot, const SampledSums<T> &sums) {
@@ -92,11 +103,16 @@ template <class T> class Sampler {
       s.variance_of[key] = T(left / pi);
       s.mass_of[key] = T(left);
     }
+    if (smooth_.moments) {
+      make_polynomials(block, s);
+      s.moments.start(smooth_.moments + block * n_moments(g_.keys.d));
+    }
     pack_rows(rows, n_rows, s);
     const std::size_t n_sums = n_columns_ + 2;
     std::fill_n(s.sums.get(), n_sums * n_rows, 0.0);
     for (std::size_t k = 0; k < n_drawn; k += kChunkKeys)
       add_chunk(k, std::min(kChunkKeys, n_drawn - k), n_rows, s);
+    if (smooth_.moments) add_smooth_part(n_rows, s);
     for (std::size_t i = 0; i < n_rows; ++i) {
       double *row = s.sums.get() + n_sums * i;
       correct(rows[i], s, row);
@@ -113,27 +129,35 @@ template <class T> class Sampler {
   static constexpr std::size_t kChunkKeys = 1024;
 
   struct Space {
-    Buffer<T> queries, query_shift, keys, key_shift, weights, x, square_x, scores, lanes, products;
+    Buffer<T> queries, query_shift, query_scale, keys, key_shift, weights, x, square_x, smooth, scores,
+        lanes, products;
     Buffer<double> sums;                               // [row][columns, variance, mass]
     std::vector<T> inverse_of, variance_of, mass_of;   // [key], 0 where not drawn
     Drawn<T> drawn;
+    std::vector<T> polynomials;          // [drawn][power], of keys whose squares are summed
+    std::vector<std::int32_t> place_of;  // [key] in the list of drawn keys, where drawn
+    Moments<T> moments;
 
-    Space(std::size_t n_rows, const Points<T> &keys_, std::size_t n_columns,
+    Space(std::size_t n_rows, const Points<T> &keys_, std::size_t n_columns, bool has_smooth,
           const TypedKernels<T> &kernels)
         : queries(n_rows * keys_.d),
           query_shift(n_rows),
+          query_scale(n_rows),
           keys(kChunkKeys * keys_.d),
           key_shift(kChunkKeys),
           weights(kChunkKeys * n_columns),
           x(kChunkKeys * round_up(n_columns, kernels.group_keys)),
           square_x(2 * kChunkKeys),
+          smooth(kSmoothTerms * kChunkKeys),
           scores(std::size_t(kernels.rows) * kScoreStride),
           lanes(kBlockRows * (kFewColumns + 2) * std::size_t(kernels.width)),
           products(kBlockRows * round_up(n_columns, kernels.group_keys)),
           sums((n_columns + 2) * n_rows),
           inverse_of(keys_.n, T(0)),
           variance_of(keys_.n, T(0)),
-          mass_of(keys_.n, T(0)) {}
+          mass_of(keys_.n, T(0)),
+          place_of(has_smooth ? keys_.n : 0),
+          moments(keys_.d, kernels) {}
   };
 
   double squared_length(std::int32_t key) const {
@@ -145,6 +169,39 @@ template <class T> class Sampler {
     return sum;
   }
 
+  /// The polynomials of the drawn keys, in the order they were drawn in.
+  void make_polynomials(std::size_t block, Space &s) const {
+    const float *coefficients = smooth_.coefficients + block * plan_.n_tiles * kSmoothTerms;
+    const std::size_t n_drawn = s.drawn.keys.size();
+    s.polynomials.resize(n_drawn * kSmoothTerms);
+    for (std::size_t k = 0; k < n_drawn; ++k) {
+      const std::int32_t key = s.drawn.keys[k];
+      const float *of_tile = coefficients + std::size_t(s.drawn.tiles[k]) * kSmoothTerms;
+      const double scale = std::exp(-g_.key_shift[key]);
+      for (int p = 0; p < kSmoothTerms; ++p)
+        s.polynomials[k * kSmoothTerms + p] = T(double(of_tile[p]) * scale);
+      s.place_of[key] = std::int32_t(k);
+    }
+  }
+
+  /// Takes packed keys out of the moments of all keys, and packs their polynomials.
+  void take_out(std::size_t first, std::size_t n, std::size_t padded, Space &s) const {
+    const std::size_t group = std::size_t(k_.group_keys);
+    std::fill_n(s.smooth.get(), kSmoothTerms * padded, T(0));
+    for (std::size_t k = 0; k < n; ++k) {
+      const std::int32_t key = s.drawn.keys[first + k];
+      const double left = -double(x_[key]) / s.drawn.pi[first + k];
+      double weight[kSmoothTerms];
+      for (int p = 0; p < kSmoothTerms; ++p) {
+        const T coefficient = s.polynomials[(first + k) * kSmoothTerms + p];
+        s.smooth.get()[p * padded + k] = coefficient;
+        weight[p] = left * double(coefficient);
+      }
+      const T *point = s.keys.get() + k / group * group * g_.keys.d + k % group;
+      s.moments.add(point, group, weight);
+    }
+  }
+
   void pack_rows(const std::int32_t *rows, std::size_t n_rows, Space &s) const {
     for (std::size_t i = 0; i < n_rows; i += kBlockRows) {
       const std::size_t n = std::min<std::size_t>(kBlockRows, n_rows - i);
@@ -152,6 +209,9 @@ template <class T> class Sampler {
       pack_points(g_.queries, rows + i, 0, n, s.query_shift.get() + i, k_, k_.rows,
                   s.queries.get() + i * g_.keys.d);
     }
+    if (smooth_.moments)
+      for (std::size_t i = 0; i < round_up(n_rows, kBlockRows); ++i)
+        s.query_scale.get()[i] = i < n_rows ? T(std::exp(-g_.query_shift[rows[i]])) : T(0);
   }
 
   /// Terms over their probabilities, as the tile kernel reads them.
@@ -185,6 +245,10 @@ template <class T> class Sampler {
     tile.key_shift = s.key_shift.get();
     tile.x = s.x.get();
     tile.square_x = s.square_x.get();
+    if (smooth_.moments) {
+      take_out(first, n, tile.n_keys, s);
+      tile.smooth = s.smooth.get();
+    }
     tile.n_dims = g_.keys.d;
     tile.panel_keys = panel_keys_;
     tile.n_columns = int(n_columns_);
@@ -200,6 +264,7 @@ template <class T> class Sampler {
       const std::size_t rows = std::min<std::size_t>(kBlockRows, n_rows - i);
       tile.queries = s.queries.get() + i * g_.keys.d;
       tile.query_shift = s.query_shift.get() + i;
+      tile.query_scale = s.query_scale.get() + i;
       tile.n_strips = int((rows + k_.rows - 1) / k_.rows);
       std::fill_n(tile.lanes, kBlockRows * (n_few + 2) * std::size_t(k_.width), T(0));
       if (many) std::fill_n(tile.products, kBlockRows * padded, T(0));
@@ -215,6 +280,16 @@ template <class T> class Sampler {
     }
   }
 
+  /// What the smooth part of all keys exceeds that of the drawn ones by.
+  void add_smooth_part(std::size_t n_rows, Space &s) const {
+    s.moments.make_polynomial(double(g_.slope));
+    const std::size_t strip = std::size_t(k_.rows);
+    for (std::size_t i = 0; i < n_rows; ++i) {
+      const T *point = s.queries.get() + i / strip * strip * g_.keys.d + i % strip;
+      s.sums.get()[3 * i] += double(s.query_scale.get()[i]) * s.moments.at(point, strip);
+    }
+  }
+
   /// Found pairs are counted exactly: what the draws said of them is taken out again.
   void correct(std::int32_t row, const Space &s, double *sums) const {
     for (auto p = found_.indptr[row]; p < found_.indptr[row + 1]; ++p) {
@@ -222,14 +297,27 @@ template <class T> class Sampler {
       const double value = double(found_.values[p]), inverse = double(s.inverse_of[key]);
       const T *x = x_ + std::size_t(key) * n_columns_;
       for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += value * (1 - inverse) * double(x[c]);
-      sums[n_columns_] -= value * value * double(s.variance_of[key]);
-      sums[n_columns_ + 1] -= value * value * double(s.mass_of[key]);
+      if (inverse == 0) continue;
+      // What was summed is (K - C)^2; what is left of a found pair is C^2.
+      const double square = value * (value - 2 * smooth_value(row, key, value, s));
+      sums[n_columns_] -= square * double(s.variance_of[key]);
+      sums[n_columns_ + 1] -= square * double(s.mass_of[key]);
     }
+  }
+
+  /// C at a pair whose key was drawn, from the value of K there.
+  double smooth_value(std::int32_t row, std::int32_t key, double value, const Space &s) const {
+    if (!smooth_.moments || !(value > 0)) return 0;
+    const double u = g_.query_shift[row], z = std::log(value) + u + g_.key_shift[key];
+    const T *c = s.polynomials.data() + std::size_t(s.place_of[key]) * kSmoothTerms;
+    const double scale = std::exp(-u);
+    return scale > 0 ? scale * (double(c[0]) + z * (double(c[1]) + z * double(c[2]))) : 0;
   }
 
   const Geometry<T> &g_;
   const DrawPlan<T> &plan_;
   const FoundPairs &found_;
+  const SmoothPart<T> &smooth_;
   const T *x_;  // [key][column]
   const std::size_t n_columns_;
   const TypedKernels<T> &k_;
@@ -239,10 +327,10 @@ template <class T> class Sampler {
 
 template <class T>
 bool sampled_product(const Geometry<T> &geometry, const DrawPlan<T> &plan, const FoundPairs &found,
-                     const T *x, std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads,
+                     const SmoothPart<T> &smooth, const T *x, std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads,
                      const Poll &poll, const SampledSums<T> &sums) {
   n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, plan.n_blocks)));
-  Sampler<T> sampler(geometry, plan, found, x, n_columns, kernels, n_threads);
+  Sampler<T> sampler(geometry, plan, found, smooth, x, n_columns, kernels, n_threads);
   return parallel_for(
       plan.n_blocks, n_threads,
       [&](std::size_t block, int slot) { sampler.run(block, slot, sums); }, poll);

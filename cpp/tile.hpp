@@ -154,29 +154,67 @@ template <class T> static inline bool any_lane(typename Simd<T>::I mask) {
   return all != 0;
 }
 
-// Exponentials of one row times one column, and their squares times two others.
-template <class T>
-static inline void exponentials_and_squares(const T *scores, const T *key_shift, const T *x,
-                                            const T *square_x, std::size_t stride, int n, T slope,
-                                            T shift, T ceiling, typename Simd<T>::V (&sums)[3]) {
+// Exponentials of one row times one column, and their squares times two others; if `kSmooth` those of
+// what is left of them without `scale` times a polynomial.
+template <class T, bool kSmooth>
+static inline void exponentials_and_squares(const Tile<T> &t, std::size_t at_key, const T *scores, int n,
+                                            T shift, T scale, typename Simd<T>::V (&sums)[3]) {
   using S = Simd<T>;
   using V = typename S::V;
-  const V top = S::splat(ceiling);
+  const T *key_shift = t.key_shift + at_key, *x = t.x + at_key, *square_x = t.square_x + at_key;
+  const T *smooth = kSmooth ? t.smooth + at_key : nullptr;
+  const V top = S::splat(t.ceiling);
   V first[kVectors] = {}, second[kVectors] = {}, third[kVectors] = {};
   for (int j = 0; j < n; j += S::kKeys) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const int at = j + v * S::kWidth;
-      const V e = exp<T>(slope * S::load(scores + at) - shift - S::load(key_shift + at), top);
+      const V z = t.slope * S::load(scores + at);
+      const V e = exp<T>(z - shift - S::load(key_shift + at), top);
       first[v] += e * S::load(x + at);
-      const V square = e * e;
+      V left = e;
+      if (kSmooth) {
+        const V c1 = S::load(smooth + t.n_keys + at), c2 = S::load(smooth + 2 * t.n_keys + at);
+        left -= scale * (S::load(smooth + at) + z * (c1 + z * c2));
+      }
+      const V square = left * left;
       second[v] += square * S::load(square_x + at);
-      third[v] += square * S::load(square_x + stride + at);
+      third[v] += square * S::load(square_x + t.n_keys + at);
     }
   }
   sums[0] = first[0] + first[1];
   sums[1] = second[0] + second[1];
   sums[2] = third[0] + third[1];
+}
+
+// Exponentials of one row in place, the largest of them, and sums of them and of powers of the scores:
+// see `power_x`.
+template <class T>
+static inline T exponentials_and_powers(const Tile<T> &t, std::size_t at_key, T *scores, int n,
+                                           T shift, typename Simd<T>::V (&sums)[kPowerSums]) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  const T *key_shift = t.key_shift + at_key, *x = t.x + at_key, *power_x = t.power_x + at_key;
+  const V top = S::splat(t.ceiling);
+  V largest = {};
+  for (int k = 0; k < kPowerSums; ++k) sums[k] = V{};
+  for (int j = 0; j < n; j += S::kWidth) {
+    const V z = t.slope * S::load(scores + j);
+    const V e = exp<T>(z - shift - S::load(key_shift + j), top);
+    S::store(scores + j, e);
+    largest = e > largest ? e : largest;
+    sums[0] += e * S::load(x + j);
+    sums[1] += e * e * S::load(power_x + j);
+    V term = e * S::load(power_x + t.n_keys + j);
+    sums[2] += term;
+    sums[3] += term *= z;
+    sums[4] += term * z;
+    term = S::load(power_x + 2 * t.n_keys + j);
+    sums[5] += term;
+#pragma GCC unroll 4
+    for (int k = 6; k < kPowerSums; ++k) sums[k] += term *= z;
+  }
+  return S::max(largest);
 }
 
 // Exponentials of one row in place, those of exponents below `floor` as 0; the groups with others,
@@ -279,13 +317,17 @@ static inline void square_sums(const T *exponentials, const T *x, std::size_t st
   accumulate(lanes + S::kWidth, second);
 }
 
+template <class T> static inline void copy_values(const Tile<T> &t, const T *values, int row, int n) {
+  for (int j = 0; j < n; ++j) t.values[row * kPanelKeys + j] = values[j];
+}
+
 template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr int kWidth = S::kWidth;
   const bool many = t.n_columns > kFewColumns;
   const int n_few = many ? 0 : t.n_columns;
-  const int n_lanes = n_few + (t.square_x ? 2 : 0);
+  const int n_lanes = t.power_x ? kPowerSums : n_few + (t.square_x ? 2 : 0);
   const int n_groups = (t.n_columns + S::kKeys - 1) / S::kKeys;
   const int padded = n_groups * S::kKeys;
 
@@ -329,11 +371,20 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
                                                        t.x + std::size_t(c) * t.n_keys + first));
           continue;
         }
+        if (t.power_x) {
+          V sums[kPowerSums];
+          t.largest[row] = exponentials_and_powers<T>(t, first, scores, width, shift, sums);
+          for (int k = 0; k < kPowerSums; ++k) accumulate(lanes + k * kWidth, sums[k]);
+          copy_values(t, scores, row, width);
+          continue;
+        }
         V total, weighted;
         if (t.square_x && t.n_columns == 1) {
           V sums[3];
-          exponentials_and_squares<T>(scores, key_shift, t.x + first, t.square_x + first, t.n_keys,
-                                      width, t.slope, shift, t.ceiling, sums);
+          if (t.smooth)
+            exponentials_and_squares<T, true>(t, first, scores, width, shift, t.query_scale[row], sums);
+          else
+            exponentials_and_squares<T, false>(t, first, scores, width, shift, T(0), sums);
           for (int c = 0; c < 3; ++c) accumulate(lanes + c * kWidth, sums[c]);
           continue;
         }
@@ -350,8 +401,7 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
                          dot(scores, t.x + std::size_t(c) * t.n_keys + first, width));
           if (t.square_x)
             square_sums(scores, t.square_x + first, t.n_keys, width, lanes + n_few * kWidth);
-          if (t.values)
-            for (int j = 0; j < width; ++j) t.values[row * kPanelKeys + j] = scores[j];
+          if (t.values) copy_values(t, scores, row, width);
         }
         if (t.row_sums) accumulate(t.totals + row * kWidth, total);
       }

@@ -14,7 +14,15 @@ import pytest
 from test_leaves import Args, case, exponents, pair_bound
 
 from approxkmv import leaves, reference
-from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, Sketches, Tiling
+from approxkmv.leaves import (
+    DrawPlan,
+    FoundPairs,
+    Geometry,
+    PilotSums,
+    Sketches,
+    SmoothPart,
+    Tiling,
+)
 
 THREADS = (1, 2, 3, 7)
 SHAPES = [(0, 0), (0, 5), (5, 0), (1, 1), (2, 3), (50, 7), (7, 50), (130, 300)]
@@ -188,6 +196,9 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
         start = np.array([0, n // 3, n // 3, n], np.int64)  # the second tile has no keys
         weights = rng.random(n).astype(dtype)
         args = (geometry_of(a), rows, order, start, weights, threshold)
+        assert leaves.pilot_rows(*args, isa=isa).powers is None
+        if not differences:
+            args = (*args, rng.standard_normal(n).astype(dtype))
         got = leaves.pilot_rows(*args, isa=isa, n_threads=1)
         want = reference.pilot_rows(*args)
         t, error = (part[rows] for part in exponents(a))
@@ -199,6 +210,8 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
             relative = np.expm1(2 * error[:, keys]) + (n + 8) * unit
             square = (e[:, keys] ** 2 * relative) @ weights[keys].astype(np.float64)
             assert (np.abs(got.squares[tile] - want.squares[tile]) <= square + flushed).all()
+        if not differences:
+            check_powers(got, want, a, rows, tiles, weights, args[-1])
         found, wanted = np.zeros((2, len(rows), n), np.int64)
         np.add.at(found, (got.near_row, got.near_col), 1)
         wanted[want.near_row, want.near_col] = 1
@@ -218,6 +231,80 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
             ):
                 np.testing.assert_array_equal(one, other)
     assert n_near > 1000
+
+
+def check_powers(
+    got: PilotSums,
+    want: PilotSums,
+    a: dict[str, Any],
+    rows: np.ndarray,
+    tiles: list[np.ndarray],
+    weights: np.ndarray,
+    x: np.ndarray,
+) -> None:
+    """Products and weighted powers within rounding of the twin's.
+
+    A score is off by as much as the exponent; its k-th power by k times that and its own size.
+    """
+    unit = float(np.finfo(x.dtype).eps) / 2
+    t, error = (part[rows] for part in exponents(a))
+    e = np.exp(np.minimum(t, 0.0))
+    relative = np.expm1(2 * error) + (len(weights) + 16) * unit
+    flushed = len(weights) * float(np.finfo(x.dtype).smallest_normal)
+    assert got.products is not None
+    assert want.products is not None
+    bound = (e * relative) @ np.abs(x.astype(np.float64)) + flushed
+    assert (np.abs(got.products - want.products) <= bound).all()
+    assert got.powers is not None
+    assert want.powers is not None
+    scale, z = (part[rows] for part in reference._smooth_terms(geometry_of(a)))
+    most = np.abs(z) + np.where(np.isfinite(error), error, 0.0)
+    for place in range(8):
+        power = place if place < 3 else place - 3
+        term = (e * scale if place < 3 else scale**2) * np.maximum(most, 1e-3) ** power
+        # Where z is small its own error is not: what it changes, of a power.
+        change = term * relative + power * term / np.maximum(most, 1e-3) * np.where(
+            scale > 0, error, 0.0
+        )
+        for tile, keys in enumerate(tiles):
+            allowed = change[:, keys] @ weights[keys].astype(np.float64)
+            off = np.abs(got.powers[tile, :, place] - want.powers[tile, :, place])
+            assert (off <= allowed + flushed * (1 + most.max(initial=0.0) ** power)).all()
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 30])
+def test_tile_moments(isa: str, dtype: Any, d: int) -> None:
+    """Within rounding of the twin, and the same bits on any number of threads."""
+    unit = float(np.finfo(dtype).eps) / 2
+    for n in (0, 1, 5, 40, 2500):
+        a = engine_case(3, n, d, dtype, False)
+        if n > 20:
+            a["key_shift"][5] = np.inf
+            a["keys"][5] = 1e30
+        rng = np.random.default_rng([n, d])
+        order = rng.permutation(n).astype(np.int32)
+        start = np.array([0, n // 5, n // 5, n], np.int64)  # the second tile has no keys
+        weights = rng.standard_normal(n).astype(dtype)
+        args = (geometry_of(a), order, start, weights)
+        want = reference.tile_moments(*args)
+        got = leaves.tile_moments(*args, isa=isa, n_threads=1)
+        assert got.dtype == dtype
+        assert got.shape == want.shape == (3, (d + 1) * (d + 2) // 2)
+        # What is summed, without signs.
+        scale = np.exp(-a["key_shift"])
+        points = np.column_stack((np.abs(a["keys"].astype(np.float64) - 1), np.ones(n)))
+        points[:, :d] *= a["factor"]
+        points[scale == 0] = 0.0
+        lower = np.tril_indices(d + 1)
+        for tile, (first, last) in enumerate(itertools.pairwise(start)):
+            keys = order[first:last]
+            size = np.abs(weights[keys].astype(np.float64)) * scale[keys]
+            bound = ((points[keys].T * size) @ points[keys])[lower] * (n + 8) * unit
+            bound += (n + 1) * float(np.finfo(dtype).smallest_normal)
+            assert (np.abs(got[tile] - want[tile]) <= bound).all()
+        for n_threads in THREADS[1:]:
+            again = leaves.tile_moments(*args, isa=isa, n_threads=n_threads)
+            np.testing.assert_array_equal(got, again)
 
 
 def tiling_of(m: int, n: int, seed: int = 3) -> Tiling:
@@ -345,12 +432,14 @@ def test_cell_pairs(isa: str, dtype: Any) -> None:
 
 
 @functools.cache
-def neighbour_case(m: int, n: int, least: float, width: int, threshold: float) -> tuple[Any, ...]:
+def neighbour_case(
+    m: int, n: int, least: float, width: int, threshold: float, backwards: bool
+) -> tuple[Any, ...]:
     """Small integer coordinates, so that no distance is rounded and the pairs are the twin's."""
     rng = np.random.default_rng([m, n])
     queries, keys = rng.integers(-2, 3, (m, 2)), rng.integers(-2, 3, (n, 2))
     known = some_pairs(m, n, 5 / max(n, 5))
-    options = {"least": least, "width": width, "threshold": threshold}
+    options = {"least": least, "width": width, "threshold": threshold, "backwards": backwards}
     found = reference.neighbours_of_neighbours(queries, keys, 1.5, known, **options)
     return queries, keys, known, options, in_order(*found)
 
@@ -362,10 +451,13 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
     shapes = [*SHAPES[:-1], (60, 80)]
     if (width, least) == (3, 0.3):
         shapes.append((300, 70))  # more than one task
-    for m, n in shapes:
-        queries, keys, known, options, want = neighbour_case(m, n, least, width, 0.2)
+    for (m, n), backwards in itertools.product(shapes, [False, True]):
+        case = neighbour_case(m, n, least, width, 0.2, backwards)
+        queries, keys, known, options, want = case
         if m == 300:
             assert len(want[0]) > 100
+            other = neighbour_case(m, n, least, width, 0.2, not backwards)[-1]
+            assert {*zip(*want[:2], strict=True)} != {*zip(*other[:2], strict=True)}
         for n_threads in THREADS:
             got = in_order(
                 *leaves.neighbours_of_neighbours(
@@ -497,6 +589,76 @@ def test_sampled_product(
                 allowed += float(np.finfo(dtype).smallest_normal) * (n + of_key.sum())
                 assert (np.abs(estimate[rows] - wanted[rows]) <= allowed).all()
     assert n_drawn > 1000
+
+
+def smooth_part(g: Geometry, plan: DrawPlan, x: np.ndarray) -> SmoothPart:
+    """Random coefficients, and the moments that belong to them."""
+    shape = (len(plan.block_start) - 1, len(plan.tile_start) - 1, 3)
+    coefficients = np.random.default_rng(2).uniform(-1.0, 1.5, shape).astype(np.float32)
+    sums = reference.tile_moments(g, plan.key_order, plan.tile_start, x)
+    d = g.keys.shape[1]
+    power = np.repeat([2, 1, 0], [d * (d + 1) // 2, d, 1])
+    moments = np.einsum("btm,tm->bm", coefficients[:, :, power].astype(np.float64), sums)
+    return SmoothPart(np.ascontiguousarray(moments, x.dtype), coefficients)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("d", [1, 3, 8, 17])
+def test_sampled_product_without_a_smooth_part(isa: str, dtype: Any, share: float, d: int) -> None:
+    """Within rounding of the twin, which sums the smooth part pair by pair; bits as ever."""
+    unit = float(np.finfo(dtype).eps) / 2
+    for (m, n), rate in itertools.product([(1, 1), (7, 50), (130, 1300)], [0.05, 0.5, 1e6]):
+        a = engine_case(m, n, d, dtype, False)
+        x = np.random.default_rng(0).standard_normal((n, 1)).astype(dtype)
+        if n > 20 and m > 3:
+            a["key_shift"][5] = a["query_shift"][1] = np.inf
+        g, plan = geometry_of(a), draw_plan(m, np.abs(x[:, 0]), 4, 3, rate)
+        found, smooth = true_pairs(a, share), smooth_part(g, plan, x[:, 0])
+        want = reference.sampled_product(g, plan, found, x, smooth)
+        got = leaves.sampled_product(g, plan, found, x, smooth, isa=isa, n_threads=1)
+        for n_threads in THREADS[1:]:
+            again = leaves.sampled_product(g, plan, found, x, smooth, isa=isa, n_threads=n_threads)
+            for left, right in zip(got, again, strict=True):
+                np.testing.assert_array_equal(left, right)
+        np.testing.assert_array_equal(got.n_drawn, want.n_drawn)
+        t, error = exponents(a)
+        error = np.where(np.isfinite(error), error, 0.0)
+        q, k = (np.abs(p.astype(np.float64) - 1) * a["factor"] for p in (g.queries, g.keys))
+        scale, z = reference._smooth_terms(g)
+        reach = np.where(scale > 0, g.slope * (q @ k.T), 0.0)
+        tile_of = np.empty(n, np.int64)
+        tile_of[plan.key_order] = np.repeat(np.arange(3), np.diff(plan.tile_start))
+        size = np.abs(x[:, 0].astype(np.float64))
+        for b in range(4):
+            rows = plan.query_order[plan.block_start[b] : plan.block_start[b + 1]]
+            pi = reference._drawn_probabilities(plan, b, size)
+            inverse = np.divide(1.0, pi, out=np.zeros(n), where=pi > 0)
+            coefficients = smooth.coefficients[b, tile_of].T.astype(np.float64)
+            e = np.exp(np.minimum(t[rows], 0.0))
+            relative = np.expm1(error[rows]) + (2 * n + 4 * d + 40) * unit
+            g0, g1, g2 = np.abs(coefficients)
+            part = scale[rows] * (g0 + g1 * reach[rows] + g2 * reach[rows] ** 2)
+            flushed = float(np.finfo(dtype).smallest_normal) * (n + (size * inverse).sum())
+            bound = (e * relative) @ (size * inverse) * (1 + 2 * share)
+            bound += (n + 8) * unit * (e @ size) + unit * np.abs(want.out[rows, 0]) + flushed
+            bound += (part * (2 * n + 4 * d + 40) * unit) @ (size * (1 + inverse))
+            assert (np.abs(got.out[rows, 0] - want.out[rows, 0]) <= bound).all()
+            signed = scale[rows] * np.polynomial.polynomial.polyval(
+                z[rows], coefficients[:, None, :], tensor=False
+            )
+            # The score of a found pair is worked out from its value, in float32.
+            depth = np.where(np.isfinite(t[rows]), np.abs(t[rows]), 0.0)
+            single = np.finfo(np.float32).eps * (2 + depth) * (share > 0)
+            slope = scale[rows] * (g1 + 2 * g2 * reach[rows])
+            off = e * (relative + single) + part * relative + slope * (error[rows] + single)
+            for estimate, wanted, of_key in (
+                (got.variance, want.variance, size**2 * inverse**2 * (1 - pi)),
+                (got.mass, want.mass, size**2 * inverse * (1 - pi)),
+            ):
+                allowed = (2 * np.abs(e - signed) * off + off**2) @ of_key
+                allowed += share * 4 * (((e + np.abs(signed)) * off + off**2) @ of_key)
+                allowed += float(np.finfo(dtype).smallest_normal) * (n + of_key.sum())
+                assert (np.abs(estimate[rows] - wanted[rows]) <= allowed).all()
 
 
 @pytest.mark.parametrize("differences", [False, True])

@@ -57,7 +57,7 @@ STAGES = [
     ["attention_rates", "attention_mean", "reduced"],
     ["sample"],
     ["forecast"],
-    ["near", "probability", "cells"],
+    ["near", "probability", "cells", "smooth"],
     ["sketch"],
     ["pilot"],
     ["order", "outcome", "attention_order"],

@@ -45,6 +45,7 @@ __all__ = [
     "scan_ranges",
     "squared_norms",
     "tile_hits",
+    "tile_moments",
     "tile_product",
 ]
 
@@ -251,6 +252,8 @@ class PilotSums(NamedTuple):
     near_row: Index32  # position among the rows
     near_col: Index32
     near_value: Float32
+    products: Float64 | None = None  # (n_rows,)
+    powers: Float64 | None = None  # (n_tiles, n_rows, 8): see pilot_rows
 
 
 class DrawPlan(NamedTuple):
@@ -269,12 +272,24 @@ class DrawPlan(NamedTuple):
     stream: int
 
 
+class SmoothPart(NamedTuple):
+    r"""A part :math:`C_{ij}=e^{-u_i-v_j}(g_0+g_1z_{ij}+g_2z_{ij}^2)` of the kernel.
+
+    Here u and v are ``query_shift`` and ``key_shift``, z is ``slope`` times the inner product, and
+    g the coefficients of the query's block and the key's tile.
+    """
+
+    moments: Array  # (n_blocks, n_moments) of all keys times x, each with its power's coefficient
+    coefficients: Float32  # (n_blocks, n_tiles, 3)
+
+
 class SampledSums(NamedTuple):
     """The product, estimates for each of its entries, and each block's drawn keys."""
 
     out: Array  # (n_queries, n_columns)
     variance: Float64  # (n_queries,), all columns together
-    mass: Float64  # (n_queries,) of sum_j (1 - pi_j) K_ij^2 |x_j|^2 over pairs that were not found
+    # (n_queries,) of sum_j (1 - pi_j) (K_ij - C_ij)^2 |x_j|^2, where found pairs count as K_ij = 0
+    mass: Float64
     n_drawn: Index  # (n_blocks,)
 
 
@@ -353,24 +368,61 @@ def pilot_rows(
     tile_start: Index,
     weights: Array,
     threshold: float,
+    x: Array | None = None,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> PilotSums:
-    """Weighted squares of some rows of the matrix, summed over tiles, and their near pairs."""
-    squares = np.empty((len(tile_start) - 1, len(rows)))
+    r"""Weighted squares of some rows of the matrix, summed over tiles, and their near pairs.
+
+    With ``x`` also the product of these rows, and the weighted sums of :math:`KDz^k` for
+    k = 0, 1, 2 and of :math:`D^2z^k` for k = 0 to 4, where :math:`D_{ij}=e^{-u_i-v_j}` and z are
+    those of :class:`SmoothPart`.
+    """
+    sums = np.empty((len(tile_start) - 1, len(rows), 1 if x is None else 10))
     near = _core.pilot_rows(
         *geometry,
         rows,
         key_order,
         tile_start,
         weights,
+        x,
         threshold,
-        squares,
+        sums.reshape(-1),
         isa or ISA,
         n_threads or default_threads(),
     )
-    return PilotSums(squares, *near)
+    if x is None:
+        return PilotSums(sums[:, :, 0], *near)
+    return PilotSums(sums[:, :, 1], *near, sums[:, :, 0].sum(axis=0), sums[:, :, 2:])
+
+
+def tile_moments(
+    geometry: Geometry,
+    key_order: Index32,
+    tile_start: Index,
+    weights: Array,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> Array:
+    r"""Sums over tiles of :math:`w_je^{-v_j}p_jp_j^T`, where :math:`p_j=(k_j,1)`.
+
+    Keys are centred and scaled; of the symmetric matrix the lower triangle is kept, row by row:
+    products of coordinates, then the d coordinates themselves, then 1.
+    """
+    n_rows = geometry.keys.shape[1] + 1
+    out = np.empty((len(tile_start) - 1, n_rows * (n_rows + 1) // 2), geometry.keys.dtype)
+    _core.tile_moments(
+        *geometry,
+        key_order,
+        tile_start,
+        weights,
+        out,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return out
 
 
 def cell_pairs(
@@ -411,13 +463,14 @@ def neighbours_of_neighbours(
     *,
     least: float,
     width: int,
+    backwards: bool = False,
     threshold: float,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> NewPairs:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
-    Only pairs of value >= ``least`` lead on, through the first ``width`` queries met.
+    Only pairs of value >= ``least`` lead on, through the first ``width`` queries met, or the last.
     """
     return _core.neighbours_of_neighbours(
         queries,
@@ -426,6 +479,7 @@ def neighbours_of_neighbours(
         *known,
         least,
         width,
+        backwards,
         threshold,
         isa or ISA,
         n_threads or default_threads(),
@@ -494,11 +548,15 @@ def sampled_product(
     plan: DrawPlan,
     found: FoundPairs,
     x: Array,
+    smooth: SmoothPart | None = None,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> SampledSums:
-    """Unbiased product from drawn keys, with found pairs counted exactly."""
+    """Unbiased product from drawn keys, with found pairs counted exactly.
+
+    Of one column a smooth part may be taken out first: draws then estimate what is left.
+    """
     n_blocks = len(plan.block_start) - 1
     n_queries = len(geometry.queries)
     sums = SampledSums(
@@ -521,6 +579,8 @@ def sampled_product(
         plan.seed,
         plan.stream,
         *found,
+        None if smooth is None else smooth.moments,
+        None if smooth is None else smooth.coefficients.reshape(-1),
         x,
         sums.out,
         sums.variance,

@@ -33,6 +33,7 @@ from approxkmv.leaves import (
     SampledSums,
     Sketches,
     Smoothing,
+    SmoothPart,
     TileSums,
     Tiling,
     WholePoints,
@@ -59,6 +60,7 @@ __all__ = [
     "scan_ranges",
     "squared_norms",
     "tile_hits",
+    "tile_moments",
     "tile_product",
 ]
 
@@ -183,18 +185,44 @@ def pilot_rows(
     tile_start: Index,
     weights: Array,
     threshold: float,
+    x: Array | None = None,
 ) -> PilotSums:
     """Whole rows of the matrix, summed tile by tile."""
-    exponents = _exponents(geometry)[rows]
-    values = np.exp(np.minimum(exponents, 0.0))
+    values = np.exp(np.minimum(_exponents(geometry)[rows], 0.0))
     tiles = [key_order[a:b] for a, b in pairwise(tile_start)]
     near_row, near_col = np.nonzero(values >= threshold)
-    return PilotSums(
-        np.array([values[:, keys] ** 2 @ weights[keys].astype(np.float64) for keys in tiles]),
+
+    def sums(values: Float64) -> Float64:
+        return np.array([values[:, keys] @ weights[keys].astype(np.float64) for keys in tiles])
+
+    pilot = PilotSums(
+        sums(values**2),
         near_row.astype(np.int32),
         near_col.astype(np.int32),
         values[near_row, near_col].astype(np.float32),
     )
+    if x is None:
+        return pilot
+    scale, z = (part[rows] for part in _smooth_terms(geometry))
+    powers = [sums(values * scale * z**k) for k in range(3)]
+    powers += [sums(scale**2 * z**k) for k in range(5)]
+    return pilot._replace(
+        products=values[:, key_order] @ x[key_order].astype(np.float64),
+        powers=np.stack(powers, axis=-1),
+    )
+
+
+def tile_moments(
+    geometry: Geometry, key_order: Index32, tile_start: Index, weights: Array
+) -> Array:
+    """Sums of outer products of the points of a tile, each with a 1 appended."""
+    keys = _moved(geometry.keys, geometry.centre, geometry.factor)
+    weight = weights.astype(np.float64) * np.exp(-geometry.key_shift)
+    # A point out of reach has no weight, but may overflow.
+    points = np.where(weight[:, None] != 0, np.column_stack((keys, np.ones(len(keys)))), 0.0)
+    lower = np.tril_indices(points.shape[1])
+    tiles = [key_order[a:b] for a, b in pairwise(tile_start)]
+    return np.array([((points[j].T * weight[j]) @ points[j])[lower] for j in tiles])
 
 
 def cell_pairs(
@@ -234,15 +262,17 @@ def neighbours_of_neighbours(
     *,
     least: float,
     width: int,
+    backwards: bool = False,
     threshold: float,
 ) -> NewPairs:
-    """Leading keys of the first ``width`` queries that share a leading key, rows ascending."""
+    """Leading keys of the first ``width`` queries, or the last, that share a leading key."""
     leading = known.values >= np.float32(least)
     of_query = [known.cols[a:b] for a, b in pairwise(known.indptr)]
     leading_of = [known.cols[a:b][leading[a:b]] for a, b in pairwise(known.indptr)]
     rows, cols = [], []
     for row in range(len(queries)):
         sharing = [i for key in leading_of[row] for i, led in enumerate(leading_of) if key in led]
+        sharing = sharing[::-1] if backwards else sharing
         met = [other for other in dict.fromkeys(sharing) if other != row][:width]
         candidates = {key for other in met for key in leading_of[other].tolist()}
         new = sorted(candidates.difference(of_query[row].tolist()))
@@ -306,9 +336,15 @@ def merge_pairs(known: FoundPairs, rows: Index32, cols: Index32, values: Float32
     return FoundPairs(np.append(0, np.cumsum(lengths)), all_cols[first], all_values[first])
 
 
-def sampled_product(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: Array) -> SampledSums:
+def sampled_product(
+    geometry: Geometry,
+    plan: DrawPlan,
+    found: FoundPairs,
+    x: Array,
+    smooth: SmoothPart | None = None,
+) -> SampledSums:
     """Sum of drawn terms over their probabilities, and found pairs exactly instead."""
-    n_blocks = len(plan.block_start) - 1
+    n_blocks, n_keys = len(plan.block_start) - 1, len(x)
     exponentials = np.exp(np.minimum(_exponents(geometry), 0.0))
     signed = x.astype(np.float64)
     lengths = np.square(signed).sum(axis=1)
@@ -316,6 +352,9 @@ def sampled_product(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: Ar
     variance = np.zeros(len(geometry.queries))
     mass = np.zeros(len(geometry.queries))
     n_drawn = np.zeros(n_blocks, np.int64)
+    tile_of = np.empty(n_keys, np.int64)
+    tiles = np.arange(len(plan.tile_start) - 1)
+    tile_of[plan.key_order] = np.repeat(tiles, np.diff(plan.tile_start))
     for block in range(n_blocks):
         pi = _drawn_probabilities(plan, block, plan.size.astype(np.float64))
         drawn = pi > 0
@@ -324,12 +363,21 @@ def sampled_product(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: Ar
         weight = signed * inverse[:, None]
         left = lengths * inverse * (1 - pi)
         spread = left * inverse
-        for row in plan.query_order[plan.block_start[block] : plan.block_start[block + 1]]:
+        rows = plan.query_order[plan.block_start[block] : plan.block_start[block + 1]]
+        part = np.zeros((len(rows), n_keys))
+        if smooth is not None:
+            scale, z = (term[rows] for term in _smooth_terms(geometry))
+            g = smooth.coefficients[block, tile_of].T.astype(np.float64)
+            part = scale * (g[0] + g[1] * z + g[2] * z**2)
+            y[rows] = part @ (signed - weight)
+        for row, of_row in zip(rows, part, strict=True):
             near = found.cols[found.indptr[row] : found.indptr[row + 1]]
             value = found.values[found.indptr[row] : found.indptr[row + 1]].astype(np.float64)
-            y[row] = exponentials[row] @ weight + value @ (signed[near] - weight[near])
-            variance[row] = exponentials[row] ** 2 @ spread - value**2 @ spread[near]
-            mass[row] = exponentials[row] ** 2 @ left - value**2 @ left[near]
+            y[row] += exponentials[row] @ weight + value @ (signed[near] - weight[near])
+            squares = (exponentials[row] - of_row) ** 2
+            squares[near] += (2 * of_row[near] - value) * value
+            variance[row] = squares @ spread
+            mass[row] = squares @ left
     return SampledSums(y, variance, mass, n_drawn)
 
 
@@ -413,6 +461,13 @@ def _exponents(geometry: Geometry) -> Float64:
     k = _moved(geometry.keys, geometry.centre, geometry.factor)
     scores = _scores(q, k, geometry.differences)
     return np.asarray(geometry.slope * scores - geometry.query_shift[:, None] - geometry.key_shift)
+
+
+def _smooth_terms(geometry: Geometry) -> tuple[Float64, Float64]:
+    """Scales and scores (n_queries, n_keys) of the smooth part; no score where the scale is 0."""
+    shift = geometry.query_shift[:, None] + geometry.key_shift
+    scores = _exponents(geometry) + np.where(np.isfinite(shift), shift, 0.0)
+    return np.exp(-shift), np.where(np.isfinite(scores), scores, 0.0)
 
 
 def attention(

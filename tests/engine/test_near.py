@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from search_cases import BANDWIDTH, THRESHOLD, Groups, grouped
 
 from approxkmv.engine import near
 from approxkmv.engine.near import Search, cell_depth, diagonal
-from approxkmv.leaves import FoundPairs, merge_pairs
+from approxkmv.leaves import FoundPairs, NewPairs, Sketches, merge_pairs
 
 case = functools.cache(grouped)
 
@@ -118,75 +120,130 @@ def without(groups: Groups, search: Search, lost: np.ndarray) -> FoundPairs:
     )
 
 
-def test_orphans_are_searched_without_cells() -> None:
-    """Forty queries that found none of their partners find all within the radius; rows of other
-    queries are left as they are."""
+def test_lone_queries_find_their_partners() -> None:
+    """Forty queries that found none of their partners find all within the radius, and are found by
+    them; nothing else changes."""
     groups = case()
     search = search_of(groups)
     lonely = np.random.default_rng(5).choice(4096, 40, replace=False)
-    lost = np.isin(groups.rows, lonely)
+    lost = np.isin(groups.rows, lonely) | np.isin(groups.cols, lonely)
     search.found = without(groups, search, lost)
     assert held(groups, search.found)[~lost].all()
     assert not held(groups, search.found)[lost].any()
-    search.orphans()
+    assert search.lone()
     check_found(groups, search.found)
     assert held(groups, search.found)[lost].mean() >= WITHIN_RADIUS
     assert held(groups, search.found)[~lost].all()
     assert search.pairs > 0
+    assert search.n_tilings == 0
 
 
-def test_orphaned_keys_are_searched_too() -> None:
-    """Where queries are not keys, a key that no query found is looked for by all queries."""
+@pytest.mark.parametrize("scanned", [True, False])
+def test_lone_keys_find_their_partners(scanned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where queries are not keys, a key that no query found is looked for by all queries: without
+    cells, or in cells cut at medians of the queries."""
     groups = case(symmetric=False)
     search = search_of(groups)
     lonely = np.random.default_rng(5).choice(4096, 40, replace=False)
     lost = np.isin(groups.cols, lonely)
     search.found = without(groups, search, lost)
-    search.orphans()
+    if not scanned:
+        monkeypatch.setattr(near, "_MOST_SCANNED", 0)
+    assert search.lone()
     check_found(groups, search.found)
-    assert held(groups, search.found)[lost].mean() >= WITHIN_RADIUS
+    found = held(groups, search.found)[lost].mean()
+    # In cells those that have found three of seven partners have enough.
+    assert found >= (WITHIN_RADIUS if scanned else 0.5)
+    of_key = np.bincount(groups.cols[held(groups, search.found)], minlength=4096)
+    assert (of_key[lonely] >= 3).mean() >= 0.9
 
 
-def test_many_orphans_are_searched_in_large_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of the comparisons, and most of what a search without cells finds."""
+def test_few_points_look_for_partners_in_large_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer comparisons than without cells; cells are the larger the fewer points there are."""
     groups = case()
-    lonely = np.random.default_rng(5).choice(4096, 40, replace=False)
-    lost = np.isin(groups.rows, lonely)
-    shares, pairs = [], []
-    for most_scanned in (2**30, 0):
-        monkeypatch.setattr(near, "_MOST_SCANNED", most_scanned)
+    monkeypatch.setattr(near, "_MOST_SCANNED", 0)
+    depths = []
+    in_cells = Search._in_cells
+
+    def noted(search: Search, points: Sketches, depth: int) -> NewPairs:
+        depths.append((len(points.queries), depth))
+        return in_cells(search, points, depth)
+
+    monkeypatch.setattr(Search, "_in_cells", noted)
+    for n_lonely in (2000, 300):
+        lonely = np.random.default_rng(5).choice(4096, n_lonely, replace=False)
+        lost = np.isin(groups.rows, lonely)
         search = search_of(groups)
         search.found = without(groups, search, lost)
-        search.orphans()
+        assert search.lone()
         check_found(groups, search.found)
-        shares.append(held(groups, search.found)[lost].mean())
-        pairs.append(search.pairs)
-    assert 0.7 * shares[0] <= shares[1] < shares[0]
-    assert pairs[1] == pytest.approx(3 / 16 * pairs[0], rel=0.01)
+        assert 0 < search.pairs < 6 * n_lonely * 4096 * search.sketch_dims / 32
+    first = {n: depth for n, depth in depths if n in (2000, 300)}
+    assert first == {2000: cell_depth(4096), 300: cell_depth(4096) - 2}
 
 
-def test_too_many_orphans_are_left_alone() -> None:
-    """Where every query lacks its partners, searching without cells would be every pair."""
+def test_points_that_may_have_no_partner_are_not_lone() -> None:
+    """Where one pilot row in ten has no near pair, having found none says nothing."""
     groups = case()
-    search = search_of(groups)
-    search.orphans()
+    pilot = groups.pilot
+    kept = pilot.near_row % 10 != 0
+    parts = {
+        name: getattr(pilot, name)[kept]
+        for name in ("near_row", "near_col", "near_square", "near_weight")
+    }
+    search = search_of(replace(groups, pilot=replace(pilot, **parts)))
+    assert not search.lone()
     assert search.pairs == 0
     assert len(search.found.cols) == 4096
 
 
-def test_a_round_with_few_tilings_leaves_no_orphan() -> None:
-    """After two tilings and their neighbours some queries lack more than half of their partners;
-    of these the search without cells leaves those beyond its radius."""
+def test_few_tilings_and_neighbours_leave_nobody_alone() -> None:
+    """After two tilings some points lack all of their partners, and would so after neighbours."""
     groups = case()
-    search = search_of(groups)
-    search.tilings(2, *everyone(groups))
-    search.neighbours()
-    lacking = np.bincount(groups.rows[~held(groups, search.found)], minlength=4096)
-    search.orphans()
-    after = np.bincount(groups.rows[~held(groups, search.found)], minlength=4096)
-    assert 5 <= (lacking > 3).sum() <= 0.02 * 4096
-    assert (after > 3).sum() <= 0.2 * (lacking > 3).sum()
-    check_found(groups, search.found)
+    lacking = []
+    for lone in (False, True):
+        search = search_of(groups)
+        search.tilings(2, *everyone(groups))
+        if lone:
+            assert search.lone()
+        search.neighbours()
+        lacking.append(np.bincount(groups.rows[~held(groups, search.found)], minlength=4096))
+        check_found(groups, search.found)
+    assert 5 <= (lacking[0] > 3).sum() <= 0.02 * 4096
+    assert (lacking[1] > 3).sum() <= 0.2 * (lacking[0] > 3).sum()
+
+
+def test_neighbours_go_through_others_every_other_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = []
+    passed = near.neighbours_of_neighbours
+
+    def noted(*args: Any, backwards: bool, **options: Any) -> NewPairs:
+        ways.append(backwards)
+        return passed(*args, backwards=backwards, **options)
+
+    monkeypatch.setattr(near, "neighbours_of_neighbours", noted)
+    search = search_of(case())
+    for _ in range(3):
+        search.neighbours()
+    assert ways == [False, True, False]
+
+
+def test_cells_are_cut_at_medians_of_the_larger_side() -> None:
+    """As many points of it in every cell, whichever side it is."""
+    rng = np.random.default_rng(0)
+    many, few = (rng.standard_normal((n, 5)).astype(np.float32) for n in (4096, 100))
+    directions = rng.standard_normal((5, 4)).astype(np.float32)
+    radius = np.ones(4096, np.float32)
+    numbers = np.arange(4096, dtype=np.int32)
+    of_queries = near._tiling(
+        Sketches(few, numbers[:100], radius[:100], many, numbers), directions, 1
+    )
+    of_keys = near._tiling(Sketches(many, numbers, radius, few, numbers[:100]), directions, 1)
+    assert (np.diff(of_queries.key_start) == 256).all()
+    assert (np.diff(of_keys.query_start) == 256).all()
+    np.testing.assert_array_equal(of_queries.query_order, of_keys.key_order)
+    np.testing.assert_array_equal(of_queries.query_start, of_keys.key_start)
+    np.testing.assert_array_equal(of_queries.key_order, of_keys.query_order)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -260,8 +317,8 @@ def test_bits_do_not_depend_on_threads() -> None:
     for n_threads in (1, 2, 7):
         search = search_of(groups, 3, n_threads)
         search.tilings(2, *everyone(groups))
+        search.lone()
         search.neighbours()
-        search.orphans()
         results.append(search.found)
     for other in results[1:]:
         for left, right in zip(results[0], other, strict=True):

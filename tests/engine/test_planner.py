@@ -9,6 +9,7 @@ import pytest
 
 from approxkmv.datasets import clusters
 from approxkmv.engine import planner
+from approxkmv.engine.near import Search
 from approxkmv.engine.outcome import Outcome, worth_a_look
 from approxkmv.engine.probability import Rates
 from approxkmv.engine.sample import Draws
@@ -112,10 +113,33 @@ def test_rates_of_more_draws() -> None:
 
 
 def test_more_first_tilings_where_few_pairs_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among many keys, which are cut nine times here, seven; four are enough where they found half
-    of the near pairs."""
+    """Three where points that found too few partners are known by that, and searched again. Where
+    they are not four, if these found half of the near pairs, or seven, of keys cut nine times."""
     monkeypatch.setattr(planner, "cell_depth", lambda _: 9)
     points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
+    assert outcome_of(points, x).numbers["tilings"] == 3
+    monkeypatch.setattr(Search, "lone", lambda _: False)
     assert outcome_of(points, x).numbers["tilings"] == 4
     monkeypatch.setattr(planner, "_LEADS_ON", 1.1)
     assert outcome_of(points, x).numbers["tilings"] == 7
+
+
+def test_a_smooth_part_is_taken_out_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half as many draws or fewer on clusters; none where the costs of moments exceed the gain, nor
+    of several columns."""
+    points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
+    # The moments cost what they save here: from about 16,384 points on it is less.
+    monkeypatch.setattr(planner, "smooth_cost", lambda *_: 0.0)
+    with_part = outcome_of(points, x)
+    assert "smooth part" in with_part.reason
+    assert with_part.sample is not None
+    numbers = with_part.numbers
+    assert numbers["squares_left_by_smooth_part"] < 0.5
+    assert numbers["predicted_cost_with_smooth_part"] < numbers["predicted_cost_of_drawing_keys"]
+    monkeypatch.setattr(planner, "smooth_cost", lambda *_: np.inf)
+    without = outcome_of(points, x)
+    assert "smooth part" not in without.reason
+    share = "share_if_all_near_pairs_were_known"
+    assert numbers[share] < 0.5 * without.numbers[share]
+    monkeypatch.setattr(planner, "column_of", lambda *_: None)
+    assert "squares_left_by_smooth_part" not in outcome_of(points, x).numbers

@@ -7,6 +7,7 @@ nothing more; if it is drawn, its row stands out by its variance and is computed
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,12 @@ class Forecaster:
         self.weight = pilot.stands_for[pilot.near_row]
         self.mass = self.weight * pilot.near_square * self.size**2
         self.near_x = x[pilot.near_col].astype(np.float64)
+
+    def without(self, light: Float64) -> Forecaster:
+        """The same where draws have to do with these squares of the pilot's light pairs only."""
+        other = copy(self)
+        other.light = self.pilot.per_pair(light)
+        return other
 
     def all_known(self) -> Forecast:
         """As if the search had found every near pair."""

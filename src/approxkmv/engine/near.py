@@ -41,11 +41,9 @@ from approxkmv.leaves import (
 # Closer pairs lead on to neighbours; farther ones share keys by accident.
 _LEADING_VALUE = 0.05
 _WIDTH = 8
-# Queries searched one by one, at most this share of them.
-_MOST_ORPHANS = 0.02
-# From so many comparisons on, a few tilings in large cells do instead, with a fifth of them: among
-# a million clustered points they found 85 % of the same pairs in half the time.
-_MOST_SCANNED, _LARGE_TILINGS, _LARGE_DEPTH = 2**30, 3, 4
+# Points with fewer partners than this are searched again, in so many tilings of their own at most;
+# where not more comparisons than this are left, without cells.
+_FEW, _LONE_TILINGS, _MOST_SCANNED = 4.0, 4, 2**29
 # One query in so many tells what was missed; all of them if there are few.
 _CHECKED, _CHECKED_ALL = 4, 16_384
 # Draws of a smaller probability may miss a pair without a trace.
@@ -80,7 +78,7 @@ class Search:
         self.pilot, self.query_blocks, self.key_tiles = pilot, query_blocks, key_tiles
         self.sketch_dims: int | None = None
         self.rng, self.n_threads = rng, n_threads
-        self.n_tilings = 0
+        self.n_tilings = self.n_neighbours = 0
         self.first_squares = 0.0  # sum of K^2 over the pairs of the first tiling
         self.pairs = 0  # in full dimension, as far as they are worth counting
 
@@ -95,7 +93,7 @@ class Search:
         if n_tilings <= 0:
             return
         points = self._sketches(query_index, key_index)
-        depth = cell_depth(len(key_index))
+        depth = cell_depth(max(len(query_index), len(key_index)))
         for _ in range(n_tilings):
             met = self._in_cells(points, depth)
             self._add(met)
@@ -109,39 +107,58 @@ class Search:
         missed = self.pilot.missed(self.found)[apart]
         return 1 - float(missed.mean()) if len(missed) else 1.0
 
-    def orphans(self) -> None:
-        """Search without cells for points that found far fewer partners than the pilot rows have.
+    def lone(self) -> bool:
+        """Search points that found far fewer partners than the pilot rows have; False if all may.
 
         A point that shared no cell with its neighbours is not reached through them either, and
-        lacks all of them at once.
+        lacks all of them at once. Such points go through tilings of their own, and the last few of
+        them are compared with all others.
         """
         per_row = np.bincount(self.pilot.near_row[self.pilot.apart], minlength=len(self.pilot.rows))
+        few = min(_FEW, float(np.quantile(per_row, 0.05)) / 2)
+        if few <= 0:
+            return False
         n_queries, n_keys = len(self.query_blocks.order), len(self.key_tiles.order)
-        usual = float(np.quantile(per_row, 0.05))
+        everyone = self._sketches(*self.everywhere)
         of_query = np.diff(self.found.indptr) - self.pilot.symmetric
-        self._scan(of_query < usual / 2, np.ones(n_keys, np.bool_))
-        if not self.pilot.symmetric:
-            of_key = np.bincount(self.found.cols, minlength=n_keys)
-            self._scan(np.ones(n_queries, np.bool_), of_key < usual / 2 * n_queries / n_keys)
-
-    def _scan(self, queries: npt.NDArray[np.bool_], keys: npt.NDArray[np.bool_]) -> None:
-        """Compare the sketches of all these queries and keys, if they are few on one side.
-
-        Where that would take long, they are compared in large cells only.
-        """
-        query_index, key_index = (np.flatnonzero(some).astype(np.int32) for some in (queries, keys))
-        n_sketched = len(query_index) * len(key_index)
-        if not 0 < n_sketched <= _MOST_ORPHANS * len(queries) * len(keys):
-            return
-        points = self._sketches(query_index, key_index)
-        if n_sketched > _MOST_SCANNED:
-            tilings = [self._in_cells(points, _LARGE_DEPTH) for _ in range(_LARGE_TILINGS)]
-            rows, cols, values = zip(*tilings, strict=True)
+        of_key = np.bincount(self.found.cols, minlength=n_keys) - self.pilot.symmetric
+        met: list[NewPairs] = []
+        for attempt in range(_LONE_TILINGS + 1):
+            # In the end those that are left without any.
+            least = few if attempt < _LONE_TILINGS else min(few, 1.0)
+            lone = [some_queries(everyone, of_query < least)]
+            if not self.pilot.symmetric:
+                lone.append(some_keys(everyone, of_key < least * n_queries / n_keys))
+            lone = [points for points in lone if len(points.queries) and len(points.keys)]
+            for points in lone:
+                for pairs in self._either_way(self._partners(points)):
+                    met.append(pairs)
+                    # Pairs met twice count twice, which does not matter.
+                    of_query += np.bincount(pairs[0], minlength=n_queries)
+                    of_key += np.bincount(pairs[1], minlength=n_keys)
+            if all(map(_are_few, lone)):
+                break
+        if met:
+            rows, cols, values = zip(*met, strict=True)
             self._add((np.concatenate(rows), np.concatenate(cols), np.concatenate(values)))
-            return
-        everyone = (np.arange(len(index), dtype=np.int32) for index in (query_index, key_index))
-        self._add(self._search(points, _every_pair(*everyone)))
-        self._count(n_sketched)
+        return True
+
+    def _either_way(self, pairs: NewPairs) -> list[NewPairs]:
+        """Pairs, and their mirror images where the queries are the keys."""
+        rows, cols, values = pairs
+        return [pairs, (cols, rows, values)] if self.pilot.symmetric else [pairs]
+
+    def _partners(self, points: Sketches) -> NewPairs:
+        """Near pairs of a few points with many."""
+        n_queries, n_keys = len(points.queries), len(points.keys)
+        if _are_few(points):
+            self._count(n_queries * n_keys)
+            everyone = (np.arange(n, dtype=np.int32) for n in (n_queries, n_keys))
+            return self._search(points, _every_pair(*everyone))
+        # The fewer there are, the larger the cells in which they can look for partners.
+        many, few = max(n_queries, n_keys), min(n_queries, n_keys)
+        fewer_cuts = max(0, int(math.log2(many / few)) - 1)
+        return self._in_cells(points, max(0, cell_depth(many) - fewer_cuts))
 
     def whole_rows(self, query_index: Index32, threshold: float) -> None:
         """Compare some queries with all keys, in full: all their pairs from a value on are found.
@@ -231,7 +248,11 @@ class Search:
         self.pairs += round(n_sketched * self.sketch_dims / self.geometry.keys.shape[1])
 
     def neighbours(self) -> None:
-        """Search among the keys of queries that share a key."""
+        """Search among the keys of queries that share a key.
+
+        Every other time these are others: a key that few queries know of may not be known to the
+        same few through which a query looks for it.
+        """
         met = neighbours_of_neighbours(
             self.geometry.queries,
             self.geometry.keys,
@@ -239,10 +260,12 @@ class Search:
             self.found,
             least=_LEADING_VALUE,
             width=_WIDTH,
+            backwards=self.n_neighbours % 2 == 1,
             threshold=self.pilot.threshold,
             n_threads=self.n_threads,
         )
         self._add(met)
+        self.n_neighbours += 1
 
 
 def cell_depth(n_keys: int) -> int:
@@ -253,6 +276,27 @@ def cell_depth(n_keys: int) -> int:
     """
     depth = math.log2(max(1, n_keys) / 32) / 2
     return max(0, round(depth if n_keys <= 32768 else math.log2(n_keys / 1024)))
+
+
+def some_queries(points: Sketches, chosen: npt.NDArray[np.bool_]) -> Sketches:
+    """Sketches of some queries, chosen by their numbers, and all keys."""
+    some = np.flatnonzero(chosen[points.query_index])
+    return points._replace(
+        queries=points.queries[some],
+        query_index=points.query_index[some],
+        radius_squared=points.radius_squared[some],
+    )
+
+
+def some_keys(points: Sketches, chosen: npt.NDArray[np.bool_]) -> Sketches:
+    """Sketches of all queries and some keys, chosen by their numbers."""
+    some = np.flatnonzero(chosen[points.key_index])
+    return points._replace(keys=points.keys[some], key_index=points.key_index[some])
+
+
+def _are_few(points: Sketches) -> bool:
+    """Whether all pairs of these points can be compared."""
+    return len(points.queries) * len(points.keys) <= _MOST_SCANNED
 
 
 def _sum_of_squares(values: Float32) -> float:
@@ -282,11 +326,16 @@ def diagonal(n: int) -> FoundPairs:
 
 
 def _tiling(points: Sketches, directions: Float32, n_threads: int | None) -> Tiling:
-    """Cells cut along directions in the space of the sketches."""
+    """Cells cut along directions in the space of the sketches, at medians of the larger side."""
     of_keys = _projections(points.keys, directions, n_threads)
     if points.queries is points.keys:
         return random_tiling(of_keys, of_keys, n_threads=n_threads)
     of_queries = _projections(points.queries, directions, n_threads)
+    if len(of_queries) > len(of_keys):
+        keys, queries, key_start, query_start = random_tiling(
+            of_queries, of_keys, n_threads=n_threads
+        )
+        return Tiling(queries, keys, query_start, key_start)
     return random_tiling(of_keys, of_queries, n_threads=n_threads)
 
 

@@ -46,6 +46,8 @@ class Pilot:
     n_blocks: int
     key_tiles: Blocks
     symmetric: bool  # the queries are the keys
+    products: Float64 | None = None  # (n_rows,) with one column
+    powers: Float64 | None = None  # (n_tiles, n_rows, 8) for `fit_smooth`, without near pairs
 
     @property
     def apart(self) -> npt.NDArray[np.bool_]:
@@ -101,12 +103,14 @@ def run_pilot(
     rows_per_block: int,
     threshold: float,
     most_near: int | None = _MOST_NEAR_PER_ROW,
+    column: Array | None = None,
     rng: np.random.Generator,
     n_threads: int | None,
 ) -> Pilot:
     """Evaluate ``rows_per_block`` random rows of every block against all keys.
 
-    ``size`` is |x|, or the lengths of its rows.
+    ``size`` is |x|, or the lengths of its rows; with ``column``, the only column of x, the products
+    of the rows and what it takes to fit a smooth part are computed, too.
 
     The threshold is raised where more pairs of a row would reach it than ``most_near``.
     """
@@ -122,7 +126,7 @@ def run_pilot(
         some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
         seen = pilot_rows(geometry, some, order, start, size, threshold, n_threads=n_threads)
         threshold = _raised(threshold, seen.near_value, most_near * len(some))
-    sums = pilot_rows(geometry, rows, order, start, size, threshold, n_threads=n_threads)
+    sums = pilot_rows(geometry, rows, order, start, size, threshold, column, n_threads=n_threads)
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2
     squares = np.ascontiguousarray(sums.squares.T)
@@ -130,6 +134,11 @@ def run_pilot(
     near_weight = size[near_col].astype(np.float64)
     tile = key_tiles.block_of[near_col]
     np.add.at(near_sums, (near_row, tile), near_square * near_weight)
+    if sums.powers is not None:
+        shift = geometry.query_shift[rows[near_row]] + geometry.key_shift[near_col]
+        z = 0.5 * np.log(near_square) + shift
+        terms = np.sqrt(near_square) * np.exp(-shift) * near_weight * z ** np.arange(3)[:, None]
+        np.subtract.at(sums.powers[..., :3], (tile, near_row), terms.T)
     block_of = query_blocks.block_of[rows].astype(np.int64)
     n_blocks = len(query_blocks.sizes)
     return Pilot(
@@ -149,6 +158,8 @@ def run_pilot(
         n_blocks=n_blocks,
         key_tiles=key_tiles,
         symmetric=geometry.queries is geometry.keys,
+        products=sums.products,
+        powers=sums.powers,
     )
 
 

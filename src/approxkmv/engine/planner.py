@@ -1,5 +1,7 @@
 """What to do with these data: draw keys, go through few coordinates, or compute every pair.
 
+Where it pays, keys are drawn for what a smooth part of the kernel leaves.
+
 Everything is counted in pairs of the exact product, the unit in which a saving shows. The pilot
 costs about one pair in a hundred; whatever it predicts to be dearer than the exact product is
 computed exactly, so the worst case is exact plus the pilot and a few tilings.
@@ -23,12 +25,13 @@ from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.probability import Rates
 from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
 from approxkmv.engine.sample import Draws, Judge, draw, spread
+from approxkmv.engine.smooth import Smooth, column_of, fit_smooth, smooth_cost
 from approxkmv.exact import ExactKernel
 from approxkmv.leaves import Array, Float64, Index32
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256
-_FIRST_TILINGS, _MORE_TILINGS, _MOST_TILINGS = 4, 2, 16
+_FIRST_TILINGS, _SECOND_TILINGS, _MORE_TILINGS, _MOST_TILINGS = 3, 1, 2, 16
 # Where the first tilings found this share of the near pairs, neighbours lead on to the others.
 _LEADS_ON = 0.5
 # A pair of this value costs as much to find as to leave to the draws.
@@ -43,7 +46,7 @@ _AIM = 0.6
 _MOST_DRAWS = 4
 # The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
 # may be from those of the forecast.
-_ROOM, _LOWERED, _RAISED = 1.0, 0.65, 1.3
+_ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
 # Where draws are so much cheaper than the search was, they are made so much larger.
 _MUCH_CHEAPER, _LARGER = 3.0, 1.5
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
@@ -85,6 +88,7 @@ class Look:
     pilot: Pilot
     forecaster: Forecaster
     best: Forecast  # as if every near pair were known
+    smooth: Smooth | None  # what is taken out before keys are drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +112,7 @@ def study(
 ) -> Study | None:
     """Look at a few rows, search for near pairs; None, and the reason, if sampling cannot pay."""
     limit = Limit()
-    look = _look(kernel, x, eps, rng, outcome, clock, limit)
+    look = _look(kernel, x, eps, rng, outcome, clock, limit, smooth=False)
     if look is None or _too_dense(look, kernel, outcome, limit):
         return None
     return _searched(look, kernel, bandwidth, x, rng, outcome, clock, limit)
@@ -122,8 +126,13 @@ def _look(
     outcome: Outcome,
     clock: Clock,
     limit: Limit,
+    *,
+    smooth: bool,
 ) -> Look | None:
-    """Look at a few rows; None if there is nothing to compute."""
+    """Look at a few rows; None if there is nothing to compute.
+
+    ``smooth`` asks for a smooth part to be taken out where that pays.
+    """
     geometry, n_threads = kernel.geometry, kernel.n_threads
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     n_pairs = n_queries * n_keys
@@ -142,24 +151,38 @@ def _look(
         key_tiles,
         rows_per_block=_PILOT_ROWS if len(query_blocks.sizes) < _MOST_BLOCKS else _PILOT_ROWS - 1,
         threshold=min(0.5, _NEAR * eps / math.sqrt(n_keys)),
+        column=column_of(geometry, x) if smooth else None,
         rng=rng,
         n_threads=n_threads,
     )
     outcome.pairs = len(pilot.rows) * n_keys
     clock.lap("pilot")
     forecaster = Forecaster(pilot, x, size, query_blocks, key_tiles, _AIM * allowed)
-    best = forecaster.all_known()
+    best, part = forecaster.all_known(), None
     outcome.numbers |= {
         "blocks": len(query_blocks.sizes),
         "tiles": len(key_tiles.sizes),
         "pilot_rows": len(pilot.rows),
-        "share_if_all_near_pairs_were_known": best.rates.pairs / n_pairs,
         # In exact products; what is not listed is not possible with these points.
         "predicted_cost_of_exact": 1.0,
         "predicted_cost_of_drawing_keys": _drawing_cost(best, kernel) / n_pairs,
     }
+    if pilot.powers is not None:
+        part = fit_smooth(pilot)
+        of_rest = forecaster.without(part.light)
+        rest, extra = of_rest.all_known(), smooth_cost(n_queries, n_keys, kernel.keys.shape[1])
+        outcome.numbers |= {
+            "squares_left_by_smooth_part": part.left,
+            "predicted_cost_with_smooth_part": (_drawing_cost(rest, kernel) + extra) / n_pairs,
+        }
+        if rest.cost + extra < best.cost:
+            forecaster, best = of_rest, rest
+        else:
+            part = None
+    outcome.numbers["share_if_all_near_pairs_were_known"] = best.rates.pairs / n_pairs
+    clock.lap("plan")
     limit.learn(2 * outcome.pairs, outcome.seconds["pilot"])
-    return Look(allowed, size, query_blocks, key_tiles, pilot, forecaster, best)
+    return Look(allowed, size, query_blocks, key_tiles, pilot, forecaster, best, part)
 
 
 class Prediction(NamedTuple):
@@ -194,7 +217,8 @@ def predicted(
     predictions = {}
     for eps in tolerances:
         outcome = Outcome("")
-        look = _look(kernel, x, eps, rng, outcome, Clock(outcome.seconds), Limit())
+        clock = Clock(outcome.seconds)
+        look = _look(kernel, x, eps, rng, outcome, clock, Limit(), smooth=True)
         if look is None:
             predictions[eps] = Prediction(1.0, 1.0, None, "exact", 1.0)
             continue
@@ -273,8 +297,13 @@ def _searched(
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
     # every point is searched at least a little.
     search.tilings(_FIRST_TILINGS, *search.everywhere)
-    left = cell_depth(n_keys) - 2 - _FIRST_TILINGS
-    _round(search, left if search.share_found() < _LEADS_ON else 0, *search.everywhere, clock)
+    if not search.lone():
+        search.tilings(_SECOND_TILINGS, *search.everywhere)
+        left = cell_depth(n_keys) - 2 - search.n_tilings
+        search.tilings(left if search.share_found() < _LEADS_ON else 0, *search.everywhere)
+    clock.lap("tilings")
+    search.neighbours()
+    clock.lap("neighbours")
     forecast = _searched_until_it_pays_no_more(search, look, worth, n_pairs, clock)
     missing = search.missing(x, size, forecast.rates.rate)
     clock.lap("check")
@@ -321,15 +350,18 @@ def sampled(
     limit = limit or Limit()
     outcome = Outcome("sampling is cheaper")
     clock = Clock(outcome.seconds)
-    look = _look(kernel, x, eps, rng, outcome, clock, limit)
+    look = _look(kernel, x, eps, rng, outcome, clock, limit, smooth=True)
     if look is None:
         return outcome
     n_pairs = len(kernel.queries) * len(kernel.keys)
     if look.best.rates.pairs > _NEARLY_ALL * n_pairs and _too_dense(look, kernel, outcome, limit):
         return outcome
-    products = kernel.at_queries(look.pilot.rows).product(x).out
-    outcome.pairs += len(products) * len(kernel.keys)
-    clock.lap("pilot")
+    if look.pilot.products is not None:
+        products = look.pilot.products[:, None].astype(x.dtype)
+    else:
+        products = kernel.at_queries(look.pilot.rows).product(x).out
+        outcome.pairs += len(products) * len(kernel.keys)
+        clock.lap("pilot")
     judge = Judge(kernel, x, look.query_blocks, look.pilot, products, look.allowed, delta)
     if _through_few_coordinates(look, judge, bandwidth, rng, outcome, clock, limit):
         return outcome
@@ -408,6 +440,12 @@ def _drawn(
     allowed, search = learnt.allowed, learnt.search
     forecast, missing = learnt.forecast, learnt.missing
     seed = int(rng.integers(2**63))
+    smooth = None
+    if learnt.smooth is not None:
+        kernel = judge.kernel
+        smooth = learnt.smooth.of(kernel.geometry, x, learnt.key_tiles, kernel.n_threads)
+        outcome.reason = "sampling is cheaper, with a smooth part of the kernel taken out first"
+        clock.lap("smooth part")
     factor = first_factor(forecast, missing, allowed, delta)
     if search.pairs > _MUCH_CHEAPER * forecast.cost:
         # A draw that falls short would cost another search: better a larger one at once.
@@ -429,6 +467,7 @@ def _drawn(
                 learnt.size,
                 _rates(forecast.rates, learnt, factor, draws),
                 learnt.key_tiles,
+                smooth,
                 seed=seed,
                 stream=attempt,
             ),
@@ -560,5 +599,4 @@ def _round(
     search.tilings(n_tilings, query_index, key_index)
     clock.lap("tilings")
     search.neighbours()
-    search.orphans()
     clock.lap("neighbours")

@@ -1,0 +1,247 @@
+"""The smooth part: its fit, its product, and draws of what it leaves."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_cases import Case, clustered, inclusion
+from test_sample import N_STREAMS, plan_of, uneven_rates, z_of
+
+from approxkmv.datasets import clusters
+from approxkmv.engine.order import norm_order
+from approxkmv.engine.pilot import Pilot, run_pilot
+from approxkmv.engine.smooth import _GROUP, Smooth, column_of, fit_smooth, smooth_cost
+from approxkmv.exact import prepare
+from approxkmv.leaves import FoundPairs, sampled_product
+
+
+@functools.cache
+def many_blocks(dtype: Any = np.float64) -> Case:
+    """Ten blocks and eleven tiles: groups of four and what is left over."""
+    return clustered(m=200, n=275, rows_per_block=20, keys_per_tile=25, dtype=dtype)
+
+
+def column(n: int, dtype: Any = np.float64) -> np.ndarray:
+    return np.random.default_rng(4).standard_normal(n).astype(dtype)
+
+
+def pilot_of(case: Case, x: np.ndarray, threshold: float, rows_per_block: int = 3) -> Pilot:
+    return run_pilot(
+        case.geometry,
+        np.abs(x),
+        case.query_blocks,
+        case.key_tiles,
+        rows_per_block=rows_per_block,
+        threshold=threshold,
+        most_near=None,
+        column=x,
+        rng=np.random.default_rng(0),
+        n_threads=1,
+    )
+
+
+def powers_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and scores from the points themselves."""
+    g = case.geometry
+    q, k = g.queries - g.centre, g.keys - g.centre
+    squares = (q**2).sum(axis=1)[:, None] + (k**2).sum(axis=1)
+    return np.exp(-squares / (2 * case.bandwidth**2)), q @ k.T / case.bandwidth**2
+
+
+def smooth_matrix(case: Case, smooth: Smooth) -> np.ndarray:
+    scale, z = powers_of(case)
+    of_pair = smooth.coefficients.astype(np.float64)[case.query_blocks.block_of]
+    g = of_pair[:, case.key_tiles.block_of]
+    return scale * (g[..., 0] + g[..., 1] * z + g[..., 2] * z**2)
+
+
+@pytest.mark.parametrize("threshold", [0.05, 2.0])
+def test_what_is_left_of_the_pilot_rows(threshold: float) -> None:
+    """Sums of (K - C)^2 |x| over each tile, near pairs counting as K = 0, with C from a fit to
+    every other row: the same as a fit to those rows alone gives."""
+    case, x = many_blocks(), column(275)
+    pilot = pilot_of(case, x, threshold)
+    smooth = fit_smooth(pilot)
+    light = np.where(threshold <= case.K, 0.0, case.K)
+    # The values of near pairs, which are taken out of sums over all, are kept in float32.
+    rounding = 1e-6 * (case.K[pilot.rows] ** 2 @ np.abs(x)).max()
+    for half in (0, 1):
+        rows, others = (np.arange(k, 30, 2) for k in (half, 1 - half))
+        of_half = replace(
+            pilot,
+            rows=pilot.rows[rows],
+            block_of=pilot.block_of[rows],
+            light=pilot.light[rows],
+            powers=pilot.powers[:, rows],  # type: ignore[index]
+        )
+        part = smooth_matrix(case, fit_smooth(of_half))
+        left = (light - part)[pilot.rows[others]] ** 2 * np.abs(x)
+        sums = np.stack([left[:, tile].sum(axis=1) for tile in tiles_of(case)], axis=1)
+        np.testing.assert_allclose(smooth.light[others], sums, rtol=1e-4, atol=rounding)
+    np.testing.assert_allclose(smooth.left, smooth.light.sum() / pilot.light.sum(), rtol=1e-12)
+    assert pilot.products is not None
+    np.testing.assert_allclose(pilot.products, case.K[pilot.rows] @ x, rtol=1e-10)
+
+
+def tiles_of(case: Case) -> list[np.ndarray]:
+    start = case.key_tiles.start
+    return [case.key_tiles.order[a:b] for a, b in itertools.pairwise(start)]
+
+
+def test_coefficients_are_those_of_least_squares() -> None:
+    """In each group of blocks and tiles what is left is orthogonal to 1, z and z^2, up to the small
+    number added to the diagonal."""
+    case, x = many_blocks(), column(275)
+    pilot = pilot_of(case, x, 0.05)
+    smooth = fit_smooth(pilot)
+    scale, z = powers_of(case)
+    left = np.where(case.K >= 0.05, 0.0, case.K) - smooth_matrix(case, smooth)
+    assert smooth.coefficients.shape == (10, 11, 3)
+    row_group = case.query_blocks.block_of[pilot.rows] // _GROUP
+    key_group = case.key_tiles.block_of // _GROUP
+    for a in range(3):
+        for b in range(3):
+            same = smooth.coefficients[a * _GROUP : (a + 1) * _GROUP, b * _GROUP : (b + 1) * _GROUP]
+            assert (same == same[0, 0]).all()
+            part = np.ix_(pilot.rows[row_group == a], np.flatnonzero(key_group == b))
+            weight = np.abs(x)[part[1]]
+            for power in range(3):
+                term = scale[part] * z[part] ** power
+                product = (weight * left[part] * term).sum()
+                sizes = np.sqrt(
+                    (weight * term**2).sum() * (weight * np.minimum(case.K[part], 0.05) ** 2).sum()
+                )
+                assert abs(product) <= 1e-4 * sizes
+
+
+@pytest.mark.parametrize("recall", [0.0, 0.5, 1.0])
+def test_draws_of_what_is_left_are_unbiased(recall: float) -> None:
+    """The mean over 600 streams is K x in every row; the variance is that of (K - C), and of C at
+    found pairs."""
+    case = clustered(m=120, n=240, rows_per_block=40)
+    size = np.exp(0.5 * np.random.default_rng(2).standard_normal(240))
+    found, rate = case.pairs(0.05, recall), uneven_rates(case, 0.3)
+    smooth = fit_smooth(pilot_of(case, size, 0.05))
+    part = smooth_matrix(case, smooth)
+    pi = inclusion(case, rate, size)
+    rest = case.K.copy()
+    rest[found.rows, found.cols] = 0.0
+    squares = (rest - part) ** 2 * size**2
+    variance, mass = ((1 / pi - 1) * squares).sum(axis=1), ((1 - pi) * squares).sum(axis=1)
+    rng = np.random.default_rng(3)
+    errors, variances, masses = [], [], []
+    for stream in range(N_STREAMS):
+        x = size * rng.choice([-1.0, 1.0], 240)
+        smooth_part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
+        plan = plan_of(case, rate, x, stream)
+        sums = sampled_product(case.geometry, plan, found, x[:, None], smooth_part, n_threads=1)
+        errors.append(sums.out[:, 0] - case.K @ x)
+        variances.append(sums.variance)
+        masses.append(sums.mass)
+    # Found values are kept in float32.
+    rounding = 1e-6 * ((1 / pi - 1) * case.K**2 * size**2).sum(axis=1)
+    for values, want in (
+        (np.array(errors), np.zeros(120)),
+        (np.array(variances), variance),
+        (np.array(masses), mass),
+        (np.square(errors) - variances, np.zeros(120)),
+    ):
+        standard_error = values.std(axis=0, ddof=1) / np.sqrt(N_STREAMS)
+        off = np.abs(values.mean(axis=0) - want)
+        assert (off <= z_of(120) * standard_error + rounding + 1e-6 * np.sqrt(variance)).all()
+
+
+def test_fewer_squares_are_left() -> None:
+    """On clusters in 64 dimensions less than half of those of the kernel, of all rows as of the
+    pilot's: the forecast is within a quarter of the truth."""
+    points = clusters(4096, 64, rng=0)
+    kernel = prepare(points.queries, points.keys, points.bandwidth)
+    blocks, tiles = norm_order(kernel.geometry, 256, 256)
+    case = Case(kernel, points.bandwidth, np.empty(0), blocks, tiles)
+    scale, z = powers_of(case)
+    K = scale * np.exp(z)
+    pilot = pilot_of(case, np.ones(4096, np.float32), 0.02)
+    smooth = fit_smooth(pilot)
+    light = np.where(pilot.threshold <= K, 0.0, K)
+    left = ((light - smooth_matrix(case, smooth)) ** 2).sum() / (light**2).sum()
+    assert left < 0.5
+    assert smooth.left == pytest.approx(left, rel=0.25)
+
+
+def test_without_draws_there_is_the_smooth_part() -> None:
+    """At rate 0 nothing is drawn: the product is C x, found pairs added; at the largest rate every
+    key is, and C cancels."""
+    for dtype, tolerance in ((np.float64, 1e-7), (np.float32, 3e-5)):
+        case, x = many_blocks(dtype), column(275, dtype)
+        smooth = fit_smooth(pilot_of(case, x, 0.05))
+        part = smooth.of(case.geometry, x[:, None], case.key_tiles, 2)
+        assert part.moments.dtype == dtype
+        plan = plan_of(case, np.zeros((10, 11)), x, 0)
+        got = sampled_product(case.geometry, plan, FoundPairs.none(200), x[:, None], part)
+        want = smooth_matrix(case, smooth) @ x
+        scale = np.abs(smooth_matrix(case, smooth)) @ np.abs(x)
+        assert (np.abs(got.out[:, 0] - want) <= tolerance * scale.max()).all()
+        assert (got.variance == 0).all()
+        every = plan_of(case, np.full((10, 11), 1e30), x, 0)
+        got = sampled_product(case.geometry, every, FoundPairs.none(200), x[:, None], part)
+        most = (case.K @ np.abs(x)).max() + scale.max()
+        assert (np.abs(got.out[:, 0] - case.K @ x) <= tolerance * most).all()
+        assert (got.variance == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_points_with_nothing_to_fit(dtype: Any) -> None:
+    """All points at the centre, or so near that z is below every square; points so far out that
+    their scales vanish: coefficients stay finite, and the product is right."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "one point": np.zeros((300, 4)),
+        "close": 1e-12 * rng.standard_normal((300, 4)),
+        "far": 30 * rng.standard_normal((300, 4)),
+    }
+    for name, points in shapes.items():
+        keys = points.astype(dtype)
+        kernel = prepare(keys, keys, 1.0, differences=False)
+        if kernel.geometry.differences:
+            continue
+        base = clustered(m=300, n=300, d=4, rows_per_block=64, keys_per_tile=50)
+        distances = ((points[:, None] - points) ** 2).sum(axis=2)
+        case = Case(kernel, 1.0, np.exp(-distances / 2), base.query_blocks, base.key_tiles)
+        x = np.ones(300, dtype)
+        smooth = fit_smooth(pilot_of(case, x, 2.0))
+        assert np.isfinite(smooth.coefficients).all()
+        assert np.isfinite(smooth.light).all()
+        part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
+        rate = np.full((len(base.query_blocks.sizes), len(base.key_tiles.sizes)), 1e30)
+        plan = plan_of(case, rate, x, 0)
+        got = sampled_product(case.geometry, plan, FoundPairs.none(300), x[:, None], part)
+        np.testing.assert_allclose(got.out[:, 0], case.K @ x, rtol=1e-3, err_msg=name)
+        if name == "far":
+            assert (smooth.coefficients == 0).any()
+
+
+def test_rounding_errors_are_not_fitted() -> None:
+    """Where all pairs are near nothing is left but what rounding leaves of their sums: no fit."""
+    case, x = many_blocks(np.float32), column(275, np.float32)
+    pilot = pilot_of(case, x, 1e-30)
+    smooth = fit_smooth(pilot)
+    assert np.abs(smooth.coefficients).max() < 1e7
+    blown_up = replace(pilot, powers=pilot.powers * 1e-60 + 1e-290)  # type: ignore[operator]
+    assert np.isfinite(fit_smooth(blown_up).coefficients).all()
+
+
+def test_where_a_smooth_part_is_looked_for() -> None:
+    """One column, inner products, not too many dimensions; the cost grows with them."""
+    case = clustered()
+    x = column(400)[:, None]
+    np.testing.assert_array_equal(column_of(case.geometry, x), x[:, 0])
+    assert column_of(case.geometry, np.hstack((x, x))) is None
+    assert column_of(clustered(differences=True).geometry, x) is None
+    assert column_of(clustered(d=129).geometry, x) is None
+    assert column_of(clustered(d=128).geometry, x) is not None
+    assert smooth_cost(10, 20, 6) == 2 * smooth_cost(10, 20, 3) > 0
