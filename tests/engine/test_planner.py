@@ -141,5 +141,5 @@ def test_a_smooth_part_is_taken_out_where_it_pays(monkeypatch: pytest.MonkeyPatc
     assert "smooth part" not in without.reason
     share = "share_if_all_near_pairs_were_known"
     assert numbers[share] < 0.5 * without.numbers[share]
-    monkeypatch.setattr(planner, "column_of", lambda *_: None)
+    monkeypatch.setattr(planner, "worth_fitting", lambda _: False)
     assert "squares_left_by_smooth_part" not in outcome_of(points, x).numbers

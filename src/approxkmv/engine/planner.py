@@ -25,7 +25,7 @@ from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.probability import Rates
 from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
 from approxkmv.engine.sample import Draws, Judge, draw, spread
-from approxkmv.engine.smooth import Smooth, column_of, fit_smooth, smooth_cost
+from approxkmv.engine.smooth import Smooth, fit_smooth, smooth_cost, worth_fitting
 from approxkmv.exact import ExactKernel
 from approxkmv.leaves import Array, Float64, Index32
 
@@ -112,7 +112,7 @@ def study(
 ) -> Study | None:
     """Look at a few rows, search for near pairs; None, and the reason, if sampling cannot pay."""
     limit = Limit()
-    look = _look(kernel, x, eps, rng, outcome, clock, limit, smooth=False)
+    look = _look(kernel, x, eps, rng, outcome, clock, limit, one_shot=False)
     if look is None or _too_dense(look, kernel, outcome, limit):
         return None
     return _searched(look, kernel, bandwidth, x, rng, outcome, clock, limit)
@@ -127,11 +127,11 @@ def _look(
     clock: Clock,
     limit: Limit,
     *,
-    smooth: bool,
+    one_shot: bool,
 ) -> Look | None:
     """Look at a few rows; None if there is nothing to compute.
 
-    ``smooth`` asks for a smooth part to be taken out where that pays.
+    For one product with one column a smooth part is taken out where that pays.
     """
     geometry, n_threads = kernel.geometry, kernel.n_threads
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
@@ -151,7 +151,7 @@ def _look(
         key_tiles,
         rows_per_block=_PILOT_ROWS if len(query_blocks.sizes) < _MOST_BLOCKS else _PILOT_ROWS - 1,
         threshold=min(0.5, _NEAR * eps / math.sqrt(n_keys)),
-        column=column_of(geometry, x) if smooth else None,
+        column=np.ascontiguousarray(x[:, 0]) if one_shot and x.shape[1] == 1 else None,
         rng=rng,
         n_threads=n_threads,
     )
@@ -167,7 +167,7 @@ def _look(
         "predicted_cost_of_exact": 1.0,
         "predicted_cost_of_drawing_keys": _drawing_cost(best, kernel) / n_pairs,
     }
-    if pilot.powers is not None:
+    if pilot.powers is not None and worth_fitting(geometry):
         part = fit_smooth(pilot)
         of_rest = forecaster.without(part.light)
         rest, extra = of_rest.all_known(), smooth_cost(n_queries, n_keys, kernel.keys.shape[1])
@@ -218,7 +218,7 @@ def predicted(
     for eps in tolerances:
         outcome = Outcome("")
         clock = Clock(outcome.seconds)
-        look = _look(kernel, x, eps, rng, outcome, clock, Limit(), smooth=True)
+        look = _look(kernel, x, eps, rng, outcome, clock, Limit(), one_shot=True)
         if look is None:
             predictions[eps] = Prediction(1.0, 1.0, None, "exact", 1.0)
             continue
@@ -350,7 +350,7 @@ def sampled(
     limit = limit or Limit()
     outcome = Outcome("sampling is cheaper")
     clock = Clock(outcome.seconds)
-    look = _look(kernel, x, eps, rng, outcome, clock, limit, smooth=True)
+    look = _look(kernel, x, eps, rng, outcome, clock, limit, one_shot=True)
     if look is None:
         return outcome
     n_pairs = len(kernel.queries) * len(kernel.keys)

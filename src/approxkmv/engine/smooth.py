@@ -61,10 +61,9 @@ class Smooth:
         return SmoothPart(moments[: len(self.coefficients)].copy(), self.coefficients)
 
 
-def column_of(geometry: Geometry, x: Array) -> Array | None:
-    """The column of x, if a smooth part of the product with it is worth looking for."""
-    one = x.shape[1] == 1 and not geometry.differences and geometry.keys.shape[1] <= _MOST_DIMS
-    return np.ascontiguousarray(x[:, 0]) if one else None
+def worth_fitting(geometry: Geometry) -> bool:
+    """Whether a smooth part is worth looking for."""
+    return not geometry.differences and geometry.keys.shape[1] <= _MOST_DIMS
 
 
 def smooth_cost(n_queries: int, n_keys: int, n_dims: int) -> float:
