@@ -43,7 +43,7 @@ _LEADING_VALUE = 0.05
 _WIDTH = 8
 # Points with fewer partners than this are searched again, in so many tilings of their own at most;
 # where not more comparisons than this are left, without cells.
-_FEW, _LONE_TILINGS, _MOST_SCANNED = 4.0, 4, 2**29
+_FEW, _LONE_TILINGS, _MOST_SCANNED = 4.0, 3, 2**29
 # One query in so many tells what was missed; all of them if there are few.
 _CHECKED, _CHECKED_ALL = 4, 16_384
 # Draws of a smaller probability may miss a pair without a trace.
