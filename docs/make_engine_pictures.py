@@ -23,10 +23,11 @@ from approxkmv.datasets import clusters, vectors
 from approxkmv.engine import planner
 from approxkmv.engine.near import Search
 from approxkmv.engine.order import Blocks
-from approxkmv.engine.outcome import Clock, Outcome
+from approxkmv.engine.outcome import Clock, Limit, Outcome
 from approxkmv.engine.pilot import Pilot
 from approxkmv.engine.planner import Study
 from approxkmv.engine.probability import smoothed, solve_rates
+from approxkmv.engine.smooth import fit_smooth
 from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
 
 OUT = Path(__file__).parent / "_static"
@@ -200,16 +201,16 @@ def draw_near(s: Stages) -> None:
     for steps, colour, name in (
         (0, GREY, "tilings alone"),
         (1, ORANGE, "and neighbours"),
-        (2, BLUE, "and orphans"),
+        (2, BLUE, "and lone points"),
     ):
         search = s.new_search()
         counts, missed, forecasts = [0], [1.0], [forecaster(search.found)]
-        for n_tilings in (4, 2, 2, 2, 2):
+        for n_tilings in (3, 1, 2, 2, 2, 2):
             search.tilings(n_tilings, *search.everywhere)
+            if steps >= 2 and len(counts) == 1:
+                search.lone()
             if steps >= 1:
                 search.neighbours()
-            if steps >= 2:
-                search.orphans()
             counts.append(search.n_tilings)
             missed.append(float(mass[s.pilot.missed(search.found)].sum() / mass.sum()))
             forecasts.append(forecaster(search.found))
@@ -236,6 +237,64 @@ def draw_near(s: Stages) -> None:
     plain(cost, f"Cost of drawing for eps = {EPS:g}, % of n²", "tilings", "")
     print(f"  all near pairs known: {all_known:.4f}")
     save(figure, "near")
+
+
+def draw_smooth(s: Stages) -> None:
+    """The polynomial of one group of tiles beside the kernel, and what it saves."""
+    figure, (fit, saved) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
+    costs = []
+    for eps in (0.3, 0.1, 0.03):
+        outcome = Outcome("")
+        look = planner._look(
+            s.kernel,
+            s.x[:, None],
+            eps,
+            np.random.default_rng(SEED),
+            outcome,
+            Clock(outcome.seconds),
+            Limit(),
+            one_shot=True,
+        )
+        assert look is not None
+        part = fit_smooth(look.pilot)
+        forecasters = look.forecaster.without(look.pilot.light), look.forecaster.without(part.light)
+        costs.append([100 * f.all_known().cost / N**2 for f in forecasters])
+        print(f"smooth: eps {eps:g}, cost {costs[-1]} % of n², squares left {part.left:.3f}")
+        if eps == EPS:
+            middle = part
+    block, tile = len(s.query_blocks.sizes) // 4, len(s.key_tiles.sizes) // 4
+    geometry = s.kernel.geometry
+    rows = s.query_blocks.order[s.query_blocks.start[block] : s.query_blocks.start[block + 1]]
+    keys = s.key_tiles.order[s.key_tiles.start[tile] : s.key_tiles.start[tile + 1]]
+    q, k = geometry.queries[rows] - geometry.centre, geometry.keys[keys] - geometry.centre
+    z = (q @ k.T / s.bandwidth**2).ravel()
+    g = middle.coefficients[block, tile]
+    print(f"smooth: block {block}, tile {tile}, z {np.quantile(z, [0.01, 0.5, 0.99])}, g {g}")
+    along = np.linspace(-3.5, 3.5, 200)
+    count, edges = np.histogram(z, 60, (-3.5, 3.5))
+    fit.fill_between(edges[:-1], 12 * count / count.max(), step="post", color="#dddddd")
+    fit.plot(along, np.exp(along), color=RED, lw=1.5, label="$e^z$")
+    fit.plot(along, g[0] + g[1] * along + g[2] * along**2, color=BLUE, lw=1.5, label="polynomial")
+    fit.set_ylim(-1, 13)
+    fit.legend(frameon=False, fontsize=8, loc="upper left")
+    plain(fit, "One tile: kernel / $e^{-u-v}$, and how often z occurs", "z", "")
+    places = np.arange(3)
+    for shift, colour, name, values in zip(
+        (-0.2, 0.2),
+        (GREY, BLUE),
+        ("kernel", "without its smooth part"),
+        zip(*costs, strict=True),
+        strict=True,
+    ):
+        bars = saved.bar(places + shift, values, 0.38, color=colour, label=name)
+        saved.bar_label(bars, fmt="%.2g", fontsize=8)
+    saved.set_xticks(places, ["eps = 0.3", "0.1", "0.03"])
+    saved.set_yscale("log")
+    saved.yaxis.set_major_formatter("{x:g}")
+    saved.legend(frameon=False, fontsize=8, loc="upper left")
+    saved.margins(y=0.2)
+    plain(saved, "Cost of draws, all near pairs known, % of n²", "", "")
+    save(figure, "smooth")
 
 
 def draw_error(s: Stages) -> None:
@@ -330,6 +389,7 @@ def main() -> None:
     draw_order(stages)
     draw_near(stages)
     draw_rates(stages)
+    draw_smooth(stages)
     draw_error(stages)
 
 

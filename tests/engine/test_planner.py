@@ -143,3 +143,21 @@ def test_a_smooth_part_is_taken_out_where_it_pays(monkeypatch: pytest.MonkeyPatc
     assert numbers[share] < 0.5 * without.numbers[share]
     monkeypatch.setattr(planner, "worth_fitting", lambda _: False)
     assert "squares_left_by_smooth_part" not in outcome_of(points, x).numbers
+
+
+def test_first_draws_are_larger_where_missed_pairs_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of what was spent before them, if that is more, and if the forecast is uncertain."""
+    points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
+
+    def drawn_pairs() -> int:
+        sample = outcome_of(points, x).sample
+        assert sample is not None
+        return sample.pairs
+
+    monkeypatch.setattr(planner, "_FIRST_SHARE", 1.0)
+    monkeypatch.setattr(planner, "_UNCERTAIN", np.inf)
+    usual = drawn_pairs()
+    monkeypatch.setattr(planner, "_UNCERTAIN", 0.0)
+    assert drawn_pairs() > 1.3 * usual
+    monkeypatch.setattr(planner, "_AT_MOST_LARGER", 0.0)
+    assert drawn_pairs() == usual

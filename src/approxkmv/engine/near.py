@@ -118,6 +118,14 @@ class Search:
         few = min(_FEW, float(np.quantile(per_row, 0.05)) / 2)
         if few <= 0:
             return False
+        met = self._met_by_lone_points(few)
+        if met:
+            rows, cols, values = zip(*met, strict=True)
+            self._add((np.concatenate(rows), np.concatenate(cols), np.concatenate(values)))
+        return True
+
+    def _met_by_lone_points(self, few: float) -> list[NewPairs]:
+        """Pairs of points with fewer partners than that, in any order and some of them twice."""
         n_queries, n_keys = len(self.query_blocks.order), len(self.key_tiles.order)
         everyone = self._sketches(*self.everywhere)
         of_query = np.diff(self.found.indptr) - self.pilot.symmetric
@@ -138,10 +146,7 @@ class Search:
                     of_key += np.bincount(pairs[1], minlength=n_keys)
             if all(map(_are_few, lone)):
                 break
-        if met:
-            rows, cols, values = zip(*met, strict=True)
-            self._add((np.concatenate(rows), np.concatenate(cols), np.concatenate(values)))
-        return True
+        return met
 
     def _either_way(self, pairs: NewPairs) -> list[NewPairs]:
         """Pairs, and their mirror images where the queries are the keys."""

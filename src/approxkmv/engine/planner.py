@@ -47,8 +47,11 @@ _MOST_DRAWS = 4
 # The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
 # may be from those of the forecast.
 _ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
-# Where draws are so much cheaper than the search was, they are made so much larger.
+# Where draws are so much cheaper than the search was, they are made so much larger. Where missed
+# pairs make them so much dearer than they might be, which is known from a few pilot rows only, the
+# first draw costs this share of all that was done before it, but not more than so much more.
 _MUCH_CHEAPER, _LARGER = 3.0, 1.5
+_UNCERTAIN, _FIRST_SHARE, _AT_MOST_LARGER = 2.0, 0.45, 4.0
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
 # are drawn more often than this, as often as before, for less would spoil what is there.
 _ENOUGH_MORE, _OFTEN = 1.15, 0.25
@@ -157,8 +160,13 @@ def _look(
     )
     outcome.pairs = len(pilot.rows) * n_keys
     clock.lap("pilot")
+    part = None
+    if pilot.powers is not None and worth_fitting(geometry):
+        part = fit_smooth(pilot)
+    # Twenty megabytes that nobody needs any more.
+    pilot = replace(pilot, powers=None)
     forecaster = Forecaster(pilot, x, size, query_blocks, key_tiles, _AIM * allowed)
-    best, part = forecaster.all_known(), None
+    best = forecaster.all_known()
     outcome.numbers |= {
         "blocks": len(query_blocks.sizes),
         "tiles": len(key_tiles.sizes),
@@ -167,8 +175,7 @@ def _look(
         "predicted_cost_of_exact": 1.0,
         "predicted_cost_of_drawing_keys": _drawing_cost(best, kernel) / n_pairs,
     }
-    if pilot.powers is not None and worth_fitting(geometry):
-        part = fit_smooth(pilot)
+    if part is not None:
         of_rest = forecaster.without(part.light)
         rest, extra = of_rest.all_known(), smooth_cost(n_queries, n_keys, kernel.keys.shape[1])
         outcome.numbers |= {
@@ -450,6 +457,9 @@ def _drawn(
     if search.pairs > _MUCH_CHEAPER * forecast.cost:
         # A draw that falls short would cost another search: better a larger one at once.
         factor *= _LARGER
+    if forecast.cost > _UNCERTAIN * learnt.best.cost:
+        enough = min(_AT_MOST_LARGER, _FIRST_SHARE * _spent(learnt) / forecast.cost)
+        factor = max(factor, enough)
     best_effort: Sample | None = None
     draws: Draws | None = None
     for attempt in range(_MOST_DRAWS):
@@ -534,6 +544,14 @@ def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: fl
     return _RAISED if upper >= _RAISED * room else max(upper / room, _LOWERED)
 
 
+def _spent(learnt: Study) -> float:
+    """What pilot and search have cost, in pairs of the exact product."""
+    search = learnt.search
+    of_pilot = _PILOT_PAIR * len(learnt.pilot.rows) * len(learnt.key_tiles.order)
+    round_cost = _round_cost(search, *map(len, search.everywhere))
+    return of_pilot + search.n_tilings / _MORE_TILINGS * round_cost
+
+
 def row_lengths(x: Array) -> Array:
     """Lengths of the rows of x, in its own type."""
     if x.shape[1] == 1:
@@ -570,11 +588,8 @@ def _searched_until_it_pays_no_more(
     """Search on while the saving forecast is larger than the cost of searching."""
     forecast, best = look.forecaster(search.found), look.best
     clock.lap("plan")
-    n_queries, n_keys = map(len, worth)
-    scale = 88 / (search.geometry.keys.shape[1] + 24)
-    cell = n_keys >> cell_depth(n_keys)
-    neighbours = scale * len(search.query_blocks.order) * _NEIGHBOUR_PAIRS
-    tilings = scale * n_queries * _MORE_TILINGS * (_TILING_PAIRS + 0.2 * cell) + neighbours
+    neighbours = _neighbours_cost(search)
+    tilings = _round_cost(search, *map(len, worth))
     gap, closing = min(forecast.cost, n_pairs) - best.cost, 0.5
     # A step closes about as much of the gap to perfect knowledge as the one before. The points
     # searched without cells have neighbours, too: these come first.
@@ -591,6 +606,20 @@ def _searched_until_it_pays_no_more(
         )
         step, cost = (lambda: _round(search, _MORE_TILINGS, *worth, clock)), tilings
     return forecast
+
+
+def _neighbours_cost(search: Search) -> float:
+    """What asking neighbours costs, in pairs of the exact product."""
+    scale = 88 / (search.geometry.keys.shape[1] + 24)
+    return float(scale * len(search.query_blocks.order) * _NEIGHBOUR_PAIRS)
+
+
+def _round_cost(search: Search, n_queries: int, n_keys: int) -> float:
+    """What some tilings more and their neighbours cost."""
+    scale = 88 / (search.geometry.keys.shape[1] + 24)
+    cell = n_keys >> cell_depth(n_keys)
+    tilings = scale * n_queries * _MORE_TILINGS * (_TILING_PAIRS + 0.2 * cell)
+    return float(tilings) + _neighbours_cost(search)
 
 
 def _round(

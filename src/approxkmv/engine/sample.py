@@ -35,9 +35,10 @@ from approxkmv.leaves import (
 
 # Mending shows what else is missing, which may ask for more mending.
 _MOST_PASSES = 8
-# Rows with so many times the mean variance at least are mended in any case, at most this share: the
-# few in which a small probability came true may have a third of the squared error of all.
-_STANDS_OUT, _ALWAYS_MENDED = 30.0, 1e-3
+# Rows with so many times the mean variance are mended in any case, at most this share of them and
+# so many: the few in which a small probability came true may have a third of the squared error of
+# all. Among a million rows more of them would cost more than to draw more for them.
+_STANDS_OUT, _ALWAYS_MENDED, _MOST_ALWAYS_MENDED = 30.0, 1e-3, 300
 # Of the squared error allowed: where mended rows show that others lack more than this, mending more
 # of them shows more, and draws must do it.
 _TOO_MUCH_UNSEEN = 0.5
@@ -75,8 +76,7 @@ class Judge:
 
         mended, left_out, mendable = np.empty(0, np.int64), 0.0, np.inf
         # Two ways to see the same pairs: by a tiling more, and by what the draws met.
-        share = pairs / (len(y) * len(self.kernel.keys))
-        some = standing_out(variance, share, most_rows)
+        some = standing_out(variance, most_rows)
         for _ in range(_MOST_PASSES):
             if len(some):
                 exact = self.kernel.at_queries(some).product(self.x).out
@@ -184,15 +184,11 @@ def measured_evenness(checked: float, predicted: float, pilot: Pilot) -> float:
     return min(1.0, max(0.25, weight * checked / predicted + 1 - weight))
 
 
-def standing_out(variance: Float64, share: float, most_rows: int) -> Index:
-    """Rows that are mended whether the error is allowed or not, where a share of pairs was drawn.
-
-    A row with 1 / share of the mean variance costs as much to mend as to draw more for.
-    """
-    most = min(most_rows, int(_ALWAYS_MENDED * len(variance)))
+def standing_out(variance: Float64, most_rows: int) -> Index:
+    """Rows that are mended whether the error is allowed or not."""
+    most = min(most_rows, int(_ALWAYS_MENDED * len(variance)), _MOST_ALWAYS_MENDED)
     worst = np.argsort(variance, kind="stable")[::-1][: max(0, most)]
-    many = max(_STANDS_OUT, 0.5 / max(share, 1e-9))
-    return np.sort(worst[variance[worst] > many * variance.mean()])
+    return np.sort(worst[variance[worst] > _STANDS_OUT * variance.mean()])
 
 
 def rows_to_mend(
