@@ -21,10 +21,11 @@ from PIL import Image
 import approxkmv as akmv
 from approxkmv.datasets import clusters, vectors
 from approxkmv.engine import planner
+from approxkmv.engine.forecast import Forecaster
 from approxkmv.engine.near import Search
 from approxkmv.engine.order import Blocks
-from approxkmv.engine.outcome import Clock, Limit, Outcome
-from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.outcome import Clock, Outcome
+from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.planner import Study
 from approxkmv.engine.probability import smoothed, solve_rates
 from approxkmv.engine.smooth import fit_smooth
@@ -244,20 +245,21 @@ def draw_smooth(s: Stages) -> None:
     figure, (fit, saved) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
     costs = []
     for eps in (0.3, 0.1, 0.03):
-        outcome = Outcome("")
-        look = planner._look(
-            s.kernel,
-            s.x[:, None],
-            eps,
-            np.random.default_rng(SEED),
-            outcome,
-            Clock(outcome.seconds),
-            Limit(),
-            one_shot=True,
+        pilot = run_pilot(
+            s.kernel.geometry,
+            np.abs(s.x),
+            s.query_blocks,
+            s.key_tiles,
+            rows_per_block=planner._PILOT_ROWS,
+            threshold=planner._NEAR * eps / np.sqrt(N),
+            column=s.x,
+            rng=np.random.default_rng(SEED),
+            n_threads=None,
         )
-        assert look is not None
-        part = fit_smooth(look.pilot)
-        forecasters = look.forecaster.without(look.pilot.light), look.forecaster.without(part.light)
+        part = fit_smooth(pilot)
+        target = planner._AIM * eps**2 * float(s.x @ s.x)
+        whole = Forecaster(pilot, s.x[:, None], np.abs(s.x), s.query_blocks, s.key_tiles, target)
+        forecasters = whole, whole.without(part.light)
         costs.append([100 * f.all_known().cost / N**2 for f in forecasters])
         print(f"smooth: eps {eps:g}, cost {costs[-1]} % of n², squares left {part.left:.3f}")
         if eps == EPS:

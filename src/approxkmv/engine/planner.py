@@ -49,9 +49,9 @@ _MOST_DRAWS = 4
 _ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
 # Where draws are so much cheaper than the search was, they are made so much larger. Where missed
 # pairs make them so much dearer than they might be, which is known from a few pilot rows only, the
-# first draw costs this share of all that was done before it, but not more than so much more.
+# first draw has this share of the pairs reckoned for all before it, if not more than so much more.
 _MUCH_CHEAPER, _LARGER = 3.0, 1.5
-_UNCERTAIN, _FIRST_SHARE, _AT_MOST_LARGER = 2.0, 0.45, 4.0
+_UNCERTAIN, _FIRST_SHARE, _AT_MOST_LARGER = 2.0, 0.22, 4.0
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
 # are drawn more often than this, as often as before, for less would spoil what is there.
 _ENOUGH_MORE, _OFTEN = 1.15, 0.25
@@ -458,7 +458,7 @@ def _drawn(
         # A draw that falls short would cost another search: better a larger one at once.
         factor *= _LARGER
     if forecast.cost > _UNCERTAIN * learnt.best.cost:
-        enough = min(_AT_MOST_LARGER, _FIRST_SHARE * _spent(learnt) / forecast.cost)
+        enough = min(_AT_MOST_LARGER, _FIRST_SHARE * _spent(learnt) / forecast.rates.pairs)
         factor = max(factor, enough)
     best_effort: Sample | None = None
     draws: Draws | None = None
