@@ -157,7 +157,7 @@ template <class T> class Sampler {
           variance_of(keys_.n, T(0)),
           mass_of(keys_.n, T(0)),
           place_of(has_smooth ? keys_.n : 0),
-          moments(keys_.d, kernels) {}
+          moments(has_smooth ? keys_.d : 0, kernels) {}
   };
 
   double squared_length(std::int32_t key) const {

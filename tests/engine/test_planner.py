@@ -128,7 +128,7 @@ def test_a_smooth_part_is_taken_out_where_it_pays(monkeypatch: pytest.MonkeyPatc
     """Half as many draws or fewer on clusters; none where the costs of moments exceed the gain, nor
     of several columns."""
     points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
-    # The moments cost what they save here: from about 16,384 points on it is less.
+    # The moments cost what they save here, of so few points.
     monkeypatch.setattr(planner, "smooth_cost", lambda *_: 0.0)
     with_part = outcome_of(points, x)
     assert "smooth part" in with_part.reason

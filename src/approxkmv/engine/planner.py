@@ -51,7 +51,7 @@ _ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
 # pairs make them so much dearer than they might be, which is known from a few pilot rows only, the
 # first draw has this share of the pairs reckoned for all before it, if not more than so much more.
 _MUCH_CHEAPER, _LARGER = 3.0, 1.5
-_UNCERTAIN, _FIRST_SHARE, _AT_MOST_LARGER = 2.0, 0.22, 4.0
+_UNCERTAIN, _FIRST_SHARE, _AT_MOST_LARGER = 2.0, 0.3, 6.0
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
 # are drawn more often than this, as often as before, for less would spoil what is there.
 _ENOUGH_MORE, _OFTEN = 1.15, 0.25
