@@ -147,7 +147,9 @@ def test_lone_keys_find_their_partners(scanned: bool, monkeypatch: pytest.Monkey
     lonely = np.random.default_rng(5).choice(4096, 40, replace=False)
     lost = np.isin(groups.cols, lonely)
     search.found = without(groups, search, lost)
-    if not scanned:
+    if scanned:
+        monkeypatch.setattr(Search, "_in_cells", None)
+    else:
         monkeypatch.setattr(near, "_MOST_SCANNED", 0)
     assert search.lone()
     check_found(groups, search.found)
@@ -180,6 +182,30 @@ def test_few_points_look_for_partners_in_large_cells(monkeypatch: pytest.MonkeyP
         assert 0 < search.pairs < 6 * n_lonely * 4096 * search.sketch_dims / 32
     first = {n: depth for n, depth in depths if n in (2000, 300)}
     assert first == {2000: cell_depth(4096), 300: cell_depth(4096) - 2}
+
+
+def test_in_the_end_only_points_without_a_partner_are_lone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three tilings for all that lack partners, one more for those that found none, if there are
+    too many for a comparison with all."""
+    groups = case()
+    monkeypatch.setattr(near, "_MOST_SCANNED", 0)
+    tried = []
+
+    def nothing(_: Search, points: Sketches) -> NewPairs:
+        tried.append(len(points.queries))
+        return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
+
+    monkeypatch.setattr(Search, "_partners", nothing)
+    search = search_of(groups)
+    # Fifty queries without a partner, and forty with two each.
+    lost = groups.rows < 50
+    for query in range(50, 90):
+        lost[np.flatnonzero(groups.rows == query)[2:]] = True
+    search.found = without(groups, search, lost)
+    assert search.lone()
+    assert tried == [90, 90, 90, 50]
 
 
 def test_points_that_may_have_no_partner_are_not_lone() -> None:

@@ -80,6 +80,7 @@ def test_draws_that_fall_short_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     draw = planner.draw
     monkeypatch.setattr(planner, "draw", spy)
     monkeypatch.setattr(planner, "first_factor", lambda *_: 0.5)
+    monkeypatch.setattr(planner, "least_factor", lambda *_: 0.0)
     points, x = clusters(16_384, 64, rng=0), np.ones(16_384, np.float32)
     outcome = outcome_of(points, x, eps=0.04)
     assert outcome.sample is not None
@@ -145,8 +146,19 @@ def test_a_smooth_part_is_taken_out_where_it_pays(monkeypatch: pytest.MonkeyPatc
     assert "squares_left_by_smooth_part" not in outcome_of(points, x).numbers
 
 
-def test_first_draws_are_larger_where_missed_pairs_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share of what was spent before them, if that is more, and if the forecast is uncertain."""
+def test_least_factor() -> None:
+    """A share of what was spent, so many times the forecast at most; more where few entries of x
+    are large."""
+    even, few = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+    few[:3] = 1.0
+    (share, larger_share), (most, larger_most) = planner._FIRST_SHARE, planner._AT_MOST_LARGER
+    assert planner.least_factor(even, 10.0, 1.0) == pytest.approx(10 * share)
+    assert planner.least_factor(few, 10.0, 1.0) == pytest.approx(10 * larger_share)
+    assert planner.least_factor(even, 1e9, 1.0) == most
+    assert planner.least_factor(few, 1e9, 1.0) == larger_most
+
+
+def test_first_draws_are_not_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
 
     def drawn_pairs() -> int:
@@ -154,10 +166,7 @@ def test_first_draws_are_larger_where_missed_pairs_decide(monkeypatch: pytest.Mo
         assert sample is not None
         return sample.pairs
 
-    monkeypatch.setattr(planner, "_FIRST_SHARE", 1.0)
-    monkeypatch.setattr(planner, "_UNCERTAIN", np.inf)
+    monkeypatch.setattr(planner, "least_factor", lambda *_: 0.0)
     usual = drawn_pairs()
-    monkeypatch.setattr(planner, "_UNCERTAIN", 0.0)
+    monkeypatch.setattr(planner, "least_factor", lambda *_: 2.0)
     assert drawn_pairs() > 1.3 * usual
-    monkeypatch.setattr(planner, "_AT_MOST_LARGER", 0.0)
-    assert drawn_pairs() == usual

@@ -15,7 +15,14 @@ from test_sample import N_STREAMS, plan_of, uneven_rates, z_of
 from approxkmv.datasets import clusters
 from approxkmv.engine.order import norm_order
 from approxkmv.engine.pilot import Pilot, run_pilot
-from approxkmv.engine.smooth import _GROUP, Smooth, fit_smooth, smooth_cost, worth_fitting
+from approxkmv.engine.smooth import (
+    _GROUP,
+    Smooth,
+    _least_squares,
+    fit_smooth,
+    smooth_cost,
+    worth_fitting,
+)
 from approxkmv.exact import prepare
 from approxkmv.leaves import FoundPairs, sampled_product
 
@@ -233,6 +240,16 @@ def test_rounding_errors_are_not_fitted() -> None:
     assert np.abs(smooth.coefficients).max() < 1e7
     blown_up = replace(pilot, powers=pilot.powers * 1e-60 + 1e-290)  # type: ignore[operator]
     assert np.isfinite(fit_smooth(blown_up).coefficients).all()
+
+
+def test_powers_too_small_to_be_fitted() -> None:
+    """Sums of z and z^2 that are rounding errors of those of 1 have no part in the fit; where they
+    are a little more than that, but ask for huge coefficients, there is none."""
+    sums = np.array([3.0, 1e-8, 1e-8, 4.0, 0.0, 1e-30, 0.0, 1e-60])
+    g = _least_squares(sums, np.array(9.0))
+    np.testing.assert_allclose(g, [0.75, 0.0, 0.0], rtol=1e-5)
+    sums = np.array([3.0, 1.0, 1e-8, 4.0, 0.0, 1e-10, 0.0, 1e-60])
+    assert (_least_squares(sums, np.array(9.0)) == 0).all()
 
 
 def test_where_a_smooth_part_is_looked_for() -> None:

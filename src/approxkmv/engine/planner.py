@@ -47,11 +47,11 @@ _MOST_DRAWS = 4
 # The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
 # may be from those of the forecast.
 _ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
-# Where draws are so much cheaper than the search was, they are made so much larger. Where missed
-# pairs make them so much dearer than they might be, which is known from a few pilot rows only, the
-# first draw has this share of the pairs reckoned for all before it, if not more than so much more.
-_MUCH_CHEAPER, _LARGER = 3.0, 1.5
-_UNCERTAIN, _FIRST_SHARE, _AT_MOST_LARGER = 2.0, 0.3, 6.0
+# A draw that falls short costs another search: the first one has at least this share of the pairs
+# reckoned for all before it, if that is not so many times those of the forecast. More, the second
+# numbers, where a few entries of x are large, their mean below this share of their root mean
+# square: pilot rows may meet none of those where these entries matter.
+_FIRST_SHARE, _AT_MOST_LARGER, _FEW_LARGE = (0.13, 0.45), (3.0, 8.0), 0.2
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
 # are drawn more often than this, as often as before, for less would spoil what is there.
 _ENOUGH_MORE, _OFTEN = 1.15, 0.25
@@ -454,12 +454,7 @@ def _drawn(
         outcome.reason = "sampling is cheaper, with a smooth part of the kernel taken out first"
         clock.lap("smooth part")
     factor = first_factor(forecast, missing, allowed, delta)
-    if search.pairs > _MUCH_CHEAPER * forecast.cost:
-        # A draw that falls short would cost another search: better a larger one at once.
-        factor *= _LARGER
-    if forecast.cost > _UNCERTAIN * learnt.best.cost:
-        enough = min(_AT_MOST_LARGER, _FIRST_SHARE * _spent(learnt) / forecast.rates.pairs)
-        factor = max(factor, enough)
+    factor = max(factor, least_factor(learnt.size, _spent(learnt), forecast.rates.pairs))
     best_effort: Sample | None = None
     draws: Draws | None = None
     for attempt in range(_MOST_DRAWS):
@@ -542,6 +537,12 @@ def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: fl
     room = _ROOM / above * allowed - max(missing.at_most, forecast.rare_mass)
     upper = float(predicted.sum()) * above
     return _RAISED if upper >= _RAISED * room else max(upper / room, _LOWERED)
+
+
+def least_factor(size: Array, spent: float, pairs: float) -> float:
+    """The least factor for a first draw of so many pairs, after others were spent before it."""
+    few = int(size.mean() < _FEW_LARGE * math.sqrt(np.square(size, dtype=np.float64).mean()))
+    return min(_FIRST_SHARE[few] * spent / pairs, _AT_MOST_LARGER[few])
 
 
 def _spent(learnt: Study) -> float:
