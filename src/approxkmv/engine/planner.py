@@ -51,7 +51,7 @@ _ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
 # reckoned for all before it, if that is not so many times those of the forecast. More, the second
 # numbers, where a few entries of x are large, their mean below this share of their root mean
 # square: pilot rows may meet none of those where these entries matter.
-_FIRST_SHARE, _AT_MOST_LARGER, _FEW_LARGE = (0.13, 0.45), (3.0, 8.0), 0.2
+_FIRST_SHARE, _AT_MOST_LARGER, _FEW_LARGE = (0.15, 0.5), (3.0, 8.0), 0.2
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
 # are drawn more often than this, as often as before, for less would spoil what is there.
 _ENOUGH_MORE, _OFTEN = 1.15, 0.25
@@ -67,13 +67,13 @@ _MOST_MISSING, _MOST_LEFT_OUT = 0.3, 0.3
 _REDUCED_AIM, _CHEAP_ENOUGH, _MOST_REDUCED_DRAWS, _MENDED_ROWS = 0.6, 0.7, 2, 0.005
 # What a search for near pairs costs for each query, in pairs: so many, and more for a coordinate,
 # among 2^15 keys, growing with their number; and by how much the draws usually exceed those needed
-# if all near pairs were known. Measured: 2,000 to 5,800 pairs in 64 to 256 dimensions, 2,600 to
+# if all near pairs were known. Measured: 2,700 to 5,900 pairs in 64 and 100 dimensions, 2,600 to
 # 7,800 in 784 (``python -m benchmarks.prediction`` prints them); 1.1 to 3.4 times.
-_SEARCH_PAIRS, _SEARCH_PAIRS_PER_DIM, _SEARCH_KEYS, _SEARCH_GROWTH = 3500, 4, 2**15, 0.4
+_SEARCH_PAIRS, _SEARCH_PAIRS_PER_DIM, _SEARCH_KEYS, _SEARCH_GROWTH = 4000, 4, 2**15, 0.4
 _MORE_DRAWS = 1.5
-# What a pair of a pilot row costs, looked at for its neighbours and multiplied; what finding few
-# coordinates and trying rates costs for each query. In pairs.
-_PILOT_PAIR, _COORDINATES_PAIRS = 3.5, 900
+# What a pair of a pilot row costs, looked at for its neighbours and multiplied: 2.1 to 2.4 pairs
+# with one column; what finding few coordinates and trying rates costs for each query, in pairs.
+_PILOT_PAIR, _COORDINATES_PAIRS = 2.2, 900
 # Where drawing would need more than this share of the pairs few coordinates do not help either.
 _NEARLY_ALL = 0.97
 # What is dearer than these shares of the exact product is left to it: before and after the search.
