@@ -285,18 +285,19 @@ nb::tuple bind_cell_pairs(Matrix<const T> queries, Matrix<const T> keys, double 
                           Vector<const float> radius_squared, Matrix<const float> key_sketches,
                           Int32s key_index,
                           Int32s query_order, Int32s key_order, Int64s query_start, Int64s key_start,
-                          Int64s found_indptr, Int32s found_cols, Vector<const float> found_values,
-                          const std::string &isa, int n_threads) {
+                          bool mirrored, Int64s found_indptr, Int32s found_cols,
+                          Vector<const float> found_values, const std::string &isa, int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const Sketches of_queries{query_sketches.data(), query_index.data(), radius_squared.data(),
                             query_sketches.shape(1)};
-  const Sketches of_keys{key_sketches.data(), key_index.data(), nullptr, key_sketches.shape(1)};
+  const Sketches of_keys{key_sketches.data(), key_index.data(), mirrored ? radius_squared.data() : nullptr,
+                         key_sketches.shape(1)};
   PairLists parts;
   run([&](const Poll &poll) {
     return cell_pairs(rows_of(queries), rows_of(keys), slope, threshold, of_queries, of_keys,
                       query_order.data(), key_order.data(), query_start.data(),
-                      key_start.data(), key_start.shape(0) - 1, known, kernels(isa), n_threads, poll,
-                      parts);
+                      key_start.data(), key_start.shape(0) - 1, mirrored, known, kernels(isa),
+                      n_threads, poll, parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -304,15 +305,15 @@ nb::tuple bind_cell_pairs(Matrix<const T> queries, Matrix<const T> keys, double 
 template <class T>
 nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T> keys, double slope,
                                         Int64s found_indptr, Int32s found_cols,
-                                        Vector<const float> found_values, float least, int width,
-                                        bool backwards,
+                                        Vector<const float> found_values, Int32s order, float least,
+                                        int width, bool backwards,
                                         double threshold, const std::string &isa, int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, least, width,
-                                    backwards, threshold, table, n_threads, poll, parts);
+    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, order.data(), least,
+                                    width, backwards, threshold, table, n_threads, poll, parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -517,11 +518,11 @@ template <class T> void bind_typed(nb::module_ &m) {
         "threshold"_a, "query_sketches"_a.noconvert(), "query_index"_a.noconvert(),
         "radius_squared"_a.noconvert(), "key_sketches"_a.noconvert(), "key_index"_a.noconvert(),
         "query_order"_a.noconvert(), "key_order"_a.noconvert(), "query_start"_a.noconvert(),
-        "key_start"_a.noconvert(), "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
-        "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "key_start"_a.noconvert(), "mirrored"_a, "found_indptr"_a.noconvert(),
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
-        "found_values"_a.noconvert(), "least"_a, "width"_a, "backwards"_a,
+        "found_values"_a.noconvert(), "order"_a.noconvert(), "least"_a, "width"_a, "backwards"_a,
         "threshold"_a, "isa"_a,
         "n_threads"_a);
   m.def("nearest_keys", &bind_nearest_keys<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),

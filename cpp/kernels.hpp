@@ -87,7 +87,19 @@ template <class T> struct DrawnValue {
 };
 
 template <class T> struct SoftmaxTile;  // softmax_tile.hpp
-// A pair of packed groups with a score of at least zero.
+// Packed sketches of some queries and keys, whose inner products are -distance^2 / 2.
+struct SketchTile {
+  const float *queries;      // [strip][dim][row in strip]
+  const float *query_reach;  // [row] half the squared radius
+  const float *keys;         // [group][dim][key in group]
+  const float *key_reach;    // [key]
+  int n_strips, n_keys;      // keys padded to a multiple of the group
+  std::size_t n_dims;
+  int diagonal;  // keys up to row + diagonal need not be looked at
+};
+constexpr int kNoDiagonal = -(1 << 30);
+
+// Two points of which one lies within the other's radius.
 struct Match {
   std::int32_t row, key;
 };
@@ -104,12 +116,13 @@ template <class T> struct TypedKernels {
   // Values drawn with probability min(1, size rate value); their number.
   int (*draw_values)(const DrawPanel<T> &, DrawnValue<T> *out);
   void (*softmax)(const SoftmaxTile<T> &);
-  // Pairs of packed queries [strip][dim][row] and keys [group][dim][key] with <q, k> >= 0.
-  int (*matches)(const T *queries, int n_strips, const T *keys, int n_keys, std::size_t n_dims,
-                 Match *out);
+  int (*matches)(const SketchTile &, Match *out);  // their number
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);
+  // The same for four points, written side by side.
+  void (*pack_four)(const T *const (&points)[4], const double *centre, double factor,
+                    std::size_t n_dims, std::size_t stride, T *out);
   // out[p][s] = sum_l (points[p][l] - centre[l]) basis[l][s], in single precision, for kProjected points;
   // the number of directions is a multiple of 16.
   void (*project)(const T *const *points, const double *centre, std::size_t n_dims,

@@ -48,7 +48,7 @@ struct NewPair {
 };
 using PairLists = std::vector<std::vector<NewPair>>;
 
-constexpr std::size_t kCutKeys = 1 << 16;  // more keys do not cut better
+constexpr std::size_t kCutKeys = 1 << 14;  // more keys do not cut better
 
 /// Fetches the row of a matrix that will be read soon.
 template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
@@ -245,11 +245,11 @@ struct Sketches {
   const float *operator[](std::int32_t i) const { return data + std::size_t(i) * n_dims; }
 };
 
-/// Sketches in groups of `group`: out[group][dim][point], with two coordinates more, so that the
-/// inner product of a query and a key is (radius^2 - distance^2) / 2.
+/// Sketches in groups of `group`: out[group][dim][point], with two coordinates more, so that the inner
+/// product of a query and a key is -distance^2 / 2; and half of each squared radius, minus infinity
+/// for points that do not look.
 inline void pack_sketches(const Sketches &points, const std::int32_t *order, std::size_t n, int group,
-                          float *out) {
-  const bool query = points.radius_squared != nullptr;
+                          bool query, float *out, float *reach) {
   const std::size_t d = points.n_dims, stride = std::size_t(group);
   for (std::size_t start = 0; start < n; start += stride, out += stride * (d + 2)) {
     for (std::size_t c = 0; c < stride; ++c) {
@@ -259,6 +259,7 @@ inline void pack_sketches(const Sketches &points, const std::int32_t *order, std
         for (std::size_t l = 0; l < d; ++l) out[l * stride + c] = 0;
         out[(query ? d : d + 1) * stride + c] = -std::numeric_limits<float>::max();
         out[(query ? d + 1 : d) * stride + c] = 1;
+        *reach++ = -std::numeric_limits<float>::infinity();
         continue;
       }
       const float *point = points[order[at]];
@@ -267,34 +268,37 @@ inline void pack_sketches(const Sketches &points, const std::int32_t *order, std
         square += point[l] * point[l];
         out[l * stride + c] = point[l];
       }
-      out[(query ? d : d + 1) * stride + c] = 
-          0.5f * ((query ? points.radius_squared[order[at]] : 0.0f) - square);
+      out[(query ? d : d + 1) * stride + c] = -0.5f * square;
       out[(query ? d + 1 : d) * stride + c] = 1;
+      *reach++ = points.radius_squared ? 0.5f * points.radius_squared[order[at]]
+                                       : -std::numeric_limits<float>::infinity();
     }
   }
 }
 
 /// Pairs with value >= threshold that are not in `known` yet, among those whose sketches share a
-/// cell of the tiling and lie within the query's radius. Orders number the sketches.
+/// cell of the tiling and lie within the query's radius. Orders number the sketches. With `mirrored` the
+/// queries are the keys, in the same order: of two points, each of which looks, the earlier is the query.
 template <class T>
 bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, double threshold,
                 const Sketches &query_sketches, const Sketches &key_sketches,
                 const std::int32_t *query_order, const std::int32_t *key_order,
                 const std::int64_t *query_start, const std::int64_t *key_start, std::size_t n_cells,
-                const FoundPairs &known, const Kernels &kernels, int n_threads, const Poll &poll,
-                PairLists &parts) {
+                bool mirrored, const FoundPairs &known, const Kernels &kernels, int n_threads,
+                const Poll &poll, PairLists &parts) {
   const auto &sketch = kernels.f32;
   const auto &full = kernels.typed<T>();
   const std::size_t d = query_sketches.n_dims + 2;
   const double floor = std::log(threshold);
   constexpr std::size_t kAhead = 8;
   struct Space {
-    std::vector<float> queries;
-    Buffer<float> keys;
+    std::vector<float> queries, query_reach;
+    Buffer<float> keys, key_reach;
     Buffer<Match> matches;
     std::vector<std::int32_t> row_of, col_of;  // numbers of the points
     std::vector<Match> fresh;                  // of points by their numbers
-    explicit Space(std::size_t d) : keys(kPanelKeys * d), matches(kBlockRows * kPanelKeys) {}
+    explicit Space(std::size_t d)
+        : keys(kPanelKeys * d), key_reach(kPanelKeys), matches(kBlockRows * kPanelKeys) {}
   };
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d);
@@ -311,26 +315,39 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
         const std::int32_t *rows = query_order + query_start[cell], *cols = key_order + key_start[cell];
         const std::size_t n_rows = std::size_t(query_start[cell + 1] - query_start[cell]);
         const std::size_t n_cols = std::size_t(key_start[cell + 1] - key_start[cell]);
-        s.queries.resize(round_up(n_rows, sketch.rows) * d);
+        s.query_reach.resize(round_up(n_rows, sketch.rows));
+        s.queries.resize(s.query_reach.size() * d);
         numbers(query_sketches, rows, n_rows, s.row_of);
         numbers(key_sketches, cols, n_cols, s.col_of);
         // What is known of a row is read for each of its matches: sent for now, it is there by then.
         for (const auto row : s.row_of) __builtin_prefetch(known.indptr + row);
-        pack_sketches(query_sketches, rows, n_rows, sketch.rows, s.queries.data());
+        pack_sketches(query_sketches, rows, n_rows, sketch.rows, true, s.queries.data(),
+                      s.query_reach.data());
         for (const auto row : s.row_of)
           for (auto p = known.indptr[row]; p < known.indptr[row + 1]; p += 8) __builtin_prefetch(known.cols + p);
         for (std::size_t k = 0; k < n_cols; k += kPanelKeys) {
           const std::size_t n_keys = std::min<std::size_t>(kPanelKeys, n_cols - k);
-          pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, s.keys.get());
-          for (std::size_t q = 0; q < n_rows; q += kBlockRows) {
-            const std::size_t n = std::min<std::size_t>(kBlockRows, n_rows - q);
-            const int n_matches = sketch.matches(
-                s.queries.data() + q * d, int((n + sketch.rows - 1) / sketch.rows), s.keys.get(),
-                int(round_up(n_keys, sketch.group_keys)), d, s.matches.get());
+          pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, false, s.keys.get(),
+                        s.key_reach.get());
+          // Mirrored, queries behind the panel have met its keys from the other side.
+          const std::size_t last_row = mirrored ? std::min(n_rows, k + n_keys) : n_rows;
+          for (std::size_t q = 0; q < last_row; q += kBlockRows) {
+            const std::size_t n = std::min<std::size_t>(kBlockRows, last_row - q);
+            SketchTile sketches{};
+            sketches.queries = s.queries.data() + q * d;
+            sketches.query_reach = s.query_reach.data() + q;
+            sketches.n_strips = int((n + sketch.rows - 1) / sketch.rows);
+            sketches.keys = s.keys.get();
+            sketches.key_reach = s.key_reach.get();
+            sketches.n_keys = int(round_up(n_keys, sketch.group_keys));
+            sketches.n_dims = d;
+            sketches.diagonal = mirrored ? int(std::ptrdiff_t(q) - std::ptrdiff_t(k)) : kNoDiagonal;
+            const int n_matches = sketch.matches(sketches, s.matches.get());
             // Known pairs first, so that only points of new ones are fetched.
             s.fresh.clear();
             for (int m = 0; m < n_matches; ++m) {
               const Match &match = s.matches.get()[m];
+              if (match.key <= match.row + sketches.diagonal) continue;
               const auto row = s.row_of[q + std::size_t(match.row)];
               const auto col = s.col_of[k + std::size_t(match.key)];
               if (!known.has(row, col)) s.fresh.push_back({row, col});
@@ -367,10 +384,12 @@ inline void queries_of_keys(const FoundPairs &pairs, std::size_t n_queries, std:
 
 /// Neighbours of neighbours: for each query the keys of other queries that share one of its keys.
 /// Only pairs with value >= `least` lead on, through the first `width` queries met, or the last ones if
-/// `backwards`; new pairs with value >= `threshold` are listed.
+/// `backwards`; new pairs with value >= `threshold` are listed. Queries are taken in the given order: in
+/// that of the cells of a tiling many lists and points are in the cache already.
 template <class T>
 bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
-                              const FoundPairs &known, float least, int width, bool backwards,
+                              const FoundPairs &known, const std::int32_t *order, float least,
+                              int width, bool backwards,
                               double threshold,
                               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                               PairLists &parts) {
@@ -418,19 +437,23 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
         for (std::size_t first = task * kRowsPerTask; first < last; first += kRowsAtOnce) {
           const std::size_t n = std::min(kRowsAtOnce, last - first);
           // Each step reads what the one before has sent for: lists lie anywhere in memory.
+          const std::int32_t *rows = order + first;
+          for (std::size_t r = 0; r < n; ++r) fetch(known.indptr + rows[r]);
+          for (std::size_t r = 0; r < n; ++r) known.prefetch(rows[r]);
           for (std::size_t r = 0; r < n; ++r)
-            leading(first + r, [&](std::int32_t key) { return fetch(&sharing_start[key]); });
+            leading(std::size_t(rows[r]), [&](std::int32_t key) { return fetch(&sharing_start[key]); });
           for (std::size_t r = 0; r < n; ++r)
-            leading(first + r, [&](std::int32_t key) { return fetch(sharing.data() + sharing_start[key]); });
+            leading(std::size_t(rows[r]),
+                    [&](std::int32_t key) { return fetch(sharing.data() + sharing_start[key]); });
           for (std::size_t r = 0; r < n; ++r) {
-            sharing_a_key(first + r, s.others[r]);
+            sharing_a_key(std::size_t(rows[r]), s.others[r]);
             for (const auto other : s.others[r]) fetch(known.indptr + other);
           }
           for (std::size_t r = 0; r < n; ++r)
             for (const auto other : s.others[r]) known.prefetch(other);
           for (std::size_t r = 0; r < n; ++r) {
-            const std::size_t i = first + r;
-            const auto row = std::int32_t(i);
+            const std::int32_t row = rows[r];
+            const auto i = std::size_t(row);
             s.candidates.clear();
             for (auto p = known.indptr[i]; p < known.indptr[i + 1]; ++p) s.seen_by[known.cols[p]] = row;
             for (const auto other : s.others[r])

@@ -38,15 +38,26 @@ void pack_points(const Points<T> &points, const std::int32_t *index, std::size_t
       for (std::size_t at = start + group; at < std::min<std::size_t>(n, start + 2 * group); ++at)
         for (std::size_t l = 0; l < d; l += kAlignment / sizeof(T))
           __builtin_prefetch(points.data + std::size_t(index[at]) * d + l);
-    for (std::size_t c = 0; c < std::size_t(group); ++c) {
+    // An infinite shift means a kernel value of 0; its coordinates could overflow the product.
+    const auto counts = [&](std::size_t at) {
+      return at < n && shift[at] != std::numeric_limits<T>::infinity();
+    };
+    const auto point = [&](std::size_t at) {
+      return points.data + (index ? std::size_t(index[at]) : first + at) * d;
+    };
+    for (std::size_t c = 0; c < std::size_t(group);) {
       const std::size_t at = start + c;
-      // An infinite shift means a kernel value of 0; its coordinates could overflow the product.
-      if (at >= n || shift[at] == std::numeric_limits<T>::infinity()) {
-        for (std::size_t l = 0; l < d; ++l) out[l * group + c] = T(0);
-      } else {
-        const std::size_t i = index ? std::size_t(index[at]) : first + at;
-        kernels.pack_row(points.data + i * d, points.centre, points.factor, d, group, out + c);
+      if (c + 4 <= std::size_t(group) && counts(at) && counts(at + 1) && counts(at + 2) && counts(at + 3)) {
+        const T *const four[4] = {point(at), point(at + 1), point(at + 2), point(at + 3)};
+        kernels.pack_four(four, points.centre, points.factor, d, group, out + c);
+        c += 4;
+        continue;
       }
+      if (counts(at))
+        kernels.pack_row(point(at), points.centre, points.factor, d, group, out + c);
+      else
+        for (std::size_t l = 0; l < d; ++l) out[l * group + c] = T(0);
+      ++c;
     }
   }
 }
@@ -76,9 +87,9 @@ void pack_many_columns(const T *x, std::size_t n_columns, std::size_t first, std
   for (std::size_t start = 0; start < n_columns; start += group) {
     const std::size_t n = std::min<std::size_t>(group, n_columns - start);
     for (std::size_t j = 0; j < width; ++j, out += group) {
-      const bool real = first + j < last;
-      for (std::size_t c = 0; c < std::size_t(group); ++c)
-        out[c] = real && c < n ? x[(first + j) * n_columns + start + c] : T(0);
+      const std::size_t real = first + j < last ? n : 0;
+      std::copy_n(x + (first + j) * n_columns + start, real, out);
+      std::fill(out + real, out + group, T(0));
     }
   }
 }

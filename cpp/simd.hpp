@@ -44,13 +44,14 @@ template <class T> struct Simd {
   static inline V at_most(V a, V limit) { return a > limit ? limit : a; }
   static inline V at_least(V a, V limit) { return a < limit ? limit : a; }
 
-  // Lanes are added in a fixed order, halves first.
+  // Lanes are added in a fixed order, halves first; in registers, where the way through memory would
+  // take longer than a short sum itself.
   static inline T sum(V v) {
-    T lane[kWidth];
-    store(lane, v);
-    for (int half = kWidth / 2; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-    return lane[0];
+    I place;
+    for (int i = 0; i < kWidth; ++i) place[i] = i;
+#pragma GCC unroll 4
+    for (int half = kWidth / 2; half > 0; half /= 2) v += __builtin_shuffle(v, place ^ half);
+    return v[0];
   }
   static inline T max(V v) {
     T lane[kWidth];

@@ -126,8 +126,17 @@ template <class T> static inline typename Simd<T>::V dot(const T *a, const T *b,
   return sums[0] + sums[1];
 }
 
-// One bit per lane of a mask.
-template <class T> static inline std::uint32_t lane_bits(typename Simd<T>::I mask) {
+// One bit for each lane in which a > b, or a == b if `kOrEqual`.
+template <class T, bool kOrEqual>
+static inline std::uint32_t lanes_above(typename Simd<T>::V a, typename Simd<T>::V b) {
+#if defined(__AVX512F__)
+  constexpr int kComparison = kOrEqual ? 0x1D : 0x1E, kCurrentRounding = 4;
+  if constexpr (sizeof(T) == 4)
+    return std::uint16_t(__builtin_ia32_cmpps512_mask(a, b, kComparison, -1, kCurrentRounding));
+  else
+    return std::uint8_t(__builtin_ia32_cmppd512_mask(a, b, kComparison, -1, kCurrentRounding));
+#else
+  const typename Simd<T>::I mask = kOrEqual ? a >= b : a > b;
 #if defined(__AVX2__)
   if constexpr (kVectorBytes == 32) {
     typedef T Lanes __attribute__((vector_size(32)));
@@ -140,18 +149,18 @@ template <class T> static inline std::uint32_t lane_bits(typename Simd<T>::I mas
   std::uint32_t bits = 0;
   for (int i = 0; i < Simd<T>::kWidth; ++i) bits |= std::uint32_t(mask[i] & 1) << i;
   return bits;
+#endif
 }
 
-// Whether any lane of a comparison is true.
-template <class T> static inline bool any_lane(typename Simd<T>::I mask) {
-#if defined(__AVX2__)
-  if constexpr (kVectorBytes == 32) return lane_bits<T>(mask) != 0;
-#endif
-  typedef std::int64_t Words __attribute__((vector_size(kVectorBytes)));
-  const Words words = reinterpret_cast<Words>(mask);
-  std::int64_t all = 0;
-  for (int i = 0; i < kVectorBytes / 8; ++i) all |= words[i];
-  return all != 0;
+template <class T>
+static inline std::uint32_t lanes_at_least(typename Simd<T>::V a, typename Simd<T>::V b) {
+  return lanes_above<T, true>(a, b);
+}
+
+// The larger of two vectors; b where one of them is not a number.
+template <class T>
+static inline typename Simd<T>::V larger(typename Simd<T>::V a, typename Simd<T>::V b) {
+  return a > b ? a : b;
 }
 
 // Exponentials of one row times one column, and their squares times two others; if `kSmooth` those of
@@ -233,7 +242,7 @@ static inline std::uint64_t live_exponentials(T *scores, const T *key_shift, int
       const int at = j + v * S::kWidth;
       t[v] = slope * S::load(scores + at) - shift - S::load(key_shift + at);
     }
-    if (!any_lane<T>((t[0] >= least) | (t[1] >= least))) {
+    if ((lanes_at_least<T>(t[0], least) | lanes_at_least<T>(t[1], least)) == 0) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) S::store(scores + j + v * S::kWidth, V{});
       continue;
@@ -265,14 +274,13 @@ static inline void bounded_scores(const Tile<T> &t, const T *queries, const T *p
     V bound[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) bound[v] = S::load(key_bound + first + v * S::kWidth);
-    auto reached = t.slope * acc[0][0] - bound[0] >= S::splat(t.floor + query_bound[0]);
+    V highest = none;
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const V least = S::splat(t.floor + query_bound[r]);
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) reached |= t.slope * acc[r][v] - bound[v] >= least;
-    }
-    const bool any = any_lane<T>(reached);
+      for (int v = 0; v < kVectors; ++v)
+        highest = larger<T>(t.slope * acc[r][v] - bound[v] - query_bound[r], highest);
+    const bool any = lanes_at_least<T>(highest, S::splat(t.floor)) != 0;
     if (any)
       micro_add<T, 1, kRows, false>(queries + n_bound * kRows, keys + n_bound * S::kKeys,
                                     t.n_dims - n_bound, acc);
@@ -440,11 +448,11 @@ static int hits(const Tile<T> &t, const T *floors, int stride, Hit<T> *out) {
         const int k = j + S::kWidth;
         const V a = t.slope * S::load(scores + j) - shift - S::load(t.key_shift + j);
         const V b = t.slope * S::load(scores + k) - shift - S::load(t.key_shift + k);
-        if (!any_lane<T>((a >= least) | (b >= least))) continue;
+        auto bits = lanes_at_least<T>(a, least) | lanes_at_least<T>(b, least) << S::kWidth;
+        if (bits == 0) continue;
         T exponents[S::kKeys];
         S::store(exponents, a);
         S::store(exponents + S::kWidth, b);
-        auto bits = lane_bits<T>(a >= least) | lane_bits<T>(b >= least) << S::kWidth;
         for (; bits != 0; bits &= bits - 1) {
           const int c = __builtin_ctz(bits);
           *next++ = {row, j + c, exponents[c]};
@@ -492,7 +500,7 @@ template <class T> static int draw_values(const DrawPanel<T> &p, DrawnValue<T> *
       for (int j = first; j < first + S::kKeys; j += S::kWidth) {
         const V uniform = pair_uniforms<T>(p.row_words[row], p.key_words + j);
         const V chance = p.rate * S::load(values + j) * S::load(p.size + j);
-        auto bits = lane_bits<T>(uniform < chance);
+        auto bits = lanes_above<T, false>(chance, uniform);
         if (bits == 0) continue;
         T chances[S::kWidth];
         S::store(chances, chance);
@@ -510,45 +518,95 @@ template <class T> static int draw_values(const DrawPanel<T> &p, DrawnValue<T> *
 }
 
 // The test is made in registers: where scores are cheap, writing them would cost more than they do.
-template <class T>
-static int matches(const T *queries, int n_strips, const T *keys, int n_keys, std::size_t n_dims,
-                   Match *out) {
-  using S = Simd<T>;
-  using V = typename S::V;
+// First it is whether any query of the strip may reach a key: one operation for a vector of scores.
+static int matches(const SketchTile &t, Match *out) {
+  using S = Simd<float>;
+  using V = S::V;
   Match *next = out;
-  const V zero = {};
-  for (int s = 0; s < n_strips; ++s) {
-    const T *strip = queries + std::size_t(s) * kRows * n_dims;
-    for (int first = 0; first < n_keys; first += S::kKeys) {
+  const V zero = {}, none = S::splat(-__builtin_inff());
+  for (int s = 0; s < t.n_strips; ++s) {
+    const float *strip = t.queries + std::size_t(s) * kRows * t.n_dims;
+    const float *reach = t.query_reach + s * kRows;
+    float furthest = reach[0];
+    for (int r = 1; r < kRows; ++r) furthest = reach[r] > furthest ? reach[r] : furthest;
+    const int passed = s * kRows + t.diagonal + 1;
+    for (int first = passed > 0 ? passed / S::kKeys * S::kKeys : 0; first < t.n_keys; first += S::kKeys) {
       V acc[kRows][kVectors];
-      micro<T, 1, kRows, false>(strip, keys + std::size_t(first) * n_dims, n_dims, acc);
-      auto reached = acc[0][0] >= zero;
+      micro<float, 1, kRows, false>(strip, t.keys + std::size_t(first) * t.n_dims, t.n_dims, acc);
+      V highest[kVectors], of_key[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        of_key[v] = S::load(t.key_reach + first + v * S::kWidth);
+        highest[v] = none;
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) reached |= acc[r][v] >= zero;
-      if (lane_bits<T>(reached) == 0) continue;
+        for (int v = 0; v < kVectors; ++v) highest[v] = larger<float>(acc[r][v], highest[v]);
+      std::uint32_t any = 0;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        any |= lanes_at_least<float>(highest[v] + larger<float>(of_key[v], S::splat(furthest)), zero);
+      if (any == 0) continue;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v)
-          for (auto bits = lane_bits<T>(acc[r][v] >= zero); bits != 0; bits &= bits - 1)
+        for (int v = 0; v < kVectors; ++v) {
+          const V radius = larger<float>(of_key[v], S::splat(reach[r]));
+          for (auto bits = lanes_at_least<float>(acc[r][v] + radius, zero); bits != 0; bits &= bits - 1)
             *next++ = {s * kRows + r, first + v * S::kWidth + __builtin_ctz(bits)};
+        }
     }
   }
   return int(next - out);
 }
 
+constexpr std::size_t kPiece = 64;  // coordinates moved at a time
+
 template <class T>
-static void pack_row(const T *__restrict point, const double *__restrict centre, double factor,
-                     std::size_t n_dims, std::size_t stride, T *__restrict out) {
-  constexpr std::size_t kPiece = 64;
+static inline void move_piece(const T *__restrict point, const double *__restrict centre, double factor,
+                              std::size_t n, T *__restrict out) {
+  for (std::size_t l = 0; l < n; ++l) out[l] = T((double(point[l]) - centre[l]) * factor);
+}
+
+template <class T>
+static void pack_row(const T *point, const double *centre, double factor, std::size_t n_dims,
+                     std::size_t stride, T *__restrict out) {
   T moved[kPiece];
   for (std::size_t first = 0; first < n_dims; first += kPiece) {
     const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
-    for (std::size_t l = 0; l < n; ++l)
-      moved[l] = T((double(point[first + l]) - centre[first + l]) * factor);
+    move_piece(point + first, centre + first, factor, n, moved);
     for (std::size_t l = 0; l < n; ++l) out[(first + l) * stride] = moved[l];
+  }
+}
+
+// Four points side by side: blocks of 4 x 4 are turned in registers, a third of the time of one by one.
+template <class T>
+static void pack_four(const T *const (&points)[4], const double *centre, double factor,
+                      std::size_t n_dims, std::size_t stride, T *__restrict out) {
+  typedef T Four __attribute__((vector_size(4 * sizeof(T))));
+  typedef T Unaligned __attribute__((vector_size(4 * sizeof(T)), aligned(alignof(T)), may_alias));
+  typedef typename Bits<T>::type Places __attribute__((vector_size(4 * sizeof(T))));
+  constexpr Places kLow = {0, 4, 1, 5}, kHigh = {2, 6, 3, 7}, kFirst = {0, 1, 4, 5}, kLast = {2, 3, 6, 7};
+  T moved[4][kPiece];
+  for (std::size_t first = 0; first < n_dims; first += kPiece) {
+    const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
+    for (int p = 0; p < 4; ++p) move_piece(points[p] + first, centre + first, factor, n, moved[p]);
+    T *to = out + first * stride;
+    std::size_t l = 0;
+    for (; l + 4 <= n; l += 4, to += 4 * stride) {
+      Four row[4];
+#pragma GCC unroll 4
+      for (int p = 0; p < 4; ++p) row[p] = *reinterpret_cast<const Unaligned *>(moved[p] + l);
+      const Four a = __builtin_shuffle(row[0], row[1], kLow), b = __builtin_shuffle(row[0], row[1], kHigh);
+      const Four c = __builtin_shuffle(row[2], row[3], kLow), d = __builtin_shuffle(row[2], row[3], kHigh);
+      *reinterpret_cast<Unaligned *>(to) = __builtin_shuffle(a, c, kFirst);
+      *reinterpret_cast<Unaligned *>(to + stride) = __builtin_shuffle(a, c, kLast);
+      *reinterpret_cast<Unaligned *>(to + 2 * stride) = __builtin_shuffle(b, d, kFirst);
+      *reinterpret_cast<Unaligned *>(to + 3 * stride) = __builtin_shuffle(b, d, kLast);
+    }
+    for (; l < n; ++l, to += stride)
+      for (int p = 0; p < 4; ++p) to[p] = moved[p][l];
   }
 }
 

@@ -142,7 +142,7 @@ def test_random_tiling(repeated: bool) -> None:
 
 
 def test_some_of_many_keys_tell_the_cuts() -> None:
-    """Above 2^16 keys every so many: the twin's cells, nearly even."""
+    """Above 2^14 keys every so many: the twin's cells, nearly even."""
     rng = np.random.default_rng(2)
     keys, queries = (rng.standard_normal((n, 4)).astype(np.float32) for n in (150_000, 999))
     got, want = (f(keys, queries) for f in (leaves.random_tiling, reference.random_tiling))
@@ -431,6 +431,39 @@ def test_cell_pairs(isa: str, dtype: Any) -> None:
     assert n_met > 1000
 
 
+def test_mirrored_cell_pairs(isa: str, dtype: Any) -> None:
+    """Points among themselves: each pair once, from the one that comes first in the tiling, if one
+    of them lies within the other's radius; with their mirror images all that both sides see."""
+    n_met = 0
+    for n, threshold in itertools.product([1, 5, 33, 130, 900], [1e-6, 0.2]):
+        points, _, some, _, known = sketched(n, n, 4, dtype)
+        some = some._replace(keys=some.queries, key_index=some.query_index)
+        directions = np.random.default_rng(n).standard_normal((3, 2)).astype(np.float32)
+        projections = some.keys @ directions
+        tiling = leaves.random_tiling(projections, projections)
+        args = (points, points, 1.5, threshold, some, tiling, known)
+        found, wanted, one_way = np.zeros((3, n, n), np.int64)
+        got = leaves.cell_pairs(*args, mirrored=True, isa=isa, n_threads=2)
+        np.add.at(found, got[:2], 1)
+        wanted[reference.cell_pairs(*args, mirrored=True)[:2]] = 1
+        one_way[reference.cell_pairs(*args)[:2]] = 1
+        np.fill_diagonal(one_way, 0)
+        distance = ((points[:, None].astype("f8") - points) ** 2).sum(axis=-1)
+        value = np.exp(distance * (-0.5 / 1.5**2))
+        unsure = np.abs(value / threshold - 1) <= np.expm1(pair_bound(points, points, 1.5)) + 1e-15
+        edge = at_the_radius(some)
+        unsure[np.ix_(some.query_index, some.query_index)] |= edge | edge.T
+        assert ((found == wanted) | (unsure & (found <= 1))).all()
+        assert not (found & found.T).any()
+        assert not found[known.rows, known.cols].any()
+        unknown = np.ones((n, n), np.bool_)
+        unknown[known.rows, known.cols] = False
+        both = (one_way | one_way.T) & unknown & unknown.T
+        assert (((found | found.T) >= both) | unsure).all()
+        n_met += int(found.sum())
+    assert n_met > 1000
+
+
 @functools.cache
 def neighbour_case(
     m: int, n: int, least: float, width: int, threshold: float, backwards: bool
@@ -459,6 +492,7 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
             other = neighbour_case(m, n, least, width, 0.2, not backwards)[-1]
             assert {*zip(*want[:2], strict=True)} != {*zip(*other[:2], strict=True)}
         for n_threads in THREADS:
+            order = np.random.default_rng(n_threads).permutation(m).astype(np.int32)
             got = in_order(
                 *leaves.neighbours_of_neighbours(
                     queries.astype(dtype),
@@ -466,6 +500,7 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
                     1.5,
                     known,
                     **options,
+                    order=None if n_threads == 1 else order,
                     isa=isa,
                     n_threads=n_threads,
                 )

@@ -83,11 +83,12 @@ def weights(value: Any, n_keys: int) -> Array:
     return array
 
 
-def finite(array: Array, name: str) -> None:
-    """Reject NaN and infinity, naming where the first one is."""
+def finite(array: Array, name: str) -> float:
+    """Reject NaN and infinity, naming where the first one is; the largest absolute entry."""
     # Minimum and maximum carry both along and need no temporary array.
-    if array.size == 0 or (np.isfinite(array.min()) and np.isfinite(array.max())):
-        return
+    low, high = float(array.min(initial=0.0)), float(array.max(initial=0.0))
+    if math.isfinite(low) and math.isfinite(high):
+        return max(-low, high)
     at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
     index = ", ".join(map(str, at))
     raise ValueError(f"{name} must be finite, but {name}[{index}] is {array[at]}.")

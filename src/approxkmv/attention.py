@@ -20,7 +20,7 @@ from approxkmv._threads import default_threads
 from approxkmv._warnings import AssumptionWarning
 from approxkmv.info import AttentionInfo, HeadInfo, Plan
 from approxkmv.leaves import Array, Index
-from approxkmv.rounding import attention_bound, largest, measured_attention_error, norm
+from approxkmv.rounding import attention_bound, measured_attention_error, norm
 
 METHODS = ("auto", "exact", "sampled", "paper")
 
@@ -156,10 +156,10 @@ def attention(
     method = _check.one_of(method, "method", METHODS)
     generator = _check.generator(rng)
     n_threads = _check.threads(n_threads)
-    for array, name in zip(arrays, names, strict=True):
-        _check.finite(array, name)
+    most = [_check.finite(array, name) for array, name in zip(arrays, names, strict=True)]
     dtype = np.result_type(*arrays)
-    computing = _wide_enough(arrays[0], arrays[1], 1.0 if scale is None else scale, dtype)
+    reach = most[0] * most[1] * arrays[0].shape[-1] * max(abs(1.0 if scale is None else scale), 1.0)
+    computing = _wide_enough(most[0], most[1], reach, dtype)
     q, k, v = (a.astype(computing, copy=False) for a in arrays)
     if mask is not None and mask.dtype != np.bool_:
         with np.errstate(over="ignore"):  # -1e300 is as good as -infinity
@@ -167,7 +167,7 @@ def attention(
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
     heads = arrange(q, k, v, mask, enable_gqa)
-    output, info = _Run(heads, scale, is_causal, eps, delta, generator, n_threads)(
+    output, info = _Run(heads, most[2], scale, is_causal, eps, delta, generator, n_threads)(
         method, report=return_info
     )
     output = output.astype(dtype, copy=False)
@@ -181,6 +181,7 @@ class _Run:
     def __init__(
         self,
         heads: Heads,
+        largest_value: float,
         scale: float,
         is_causal: bool,
         eps: float,
@@ -189,6 +190,7 @@ class _Run:
         n_threads: int | None,
     ) -> None:
         self.heads = heads
+        self.largest_value = largest_value
         self.scale = scale
         self.is_causal = is_causal
         self.eps = eps
@@ -206,7 +208,7 @@ class _Run:
             reason = "Lemma 4.1 and ApproxKMV (Algorithm 3), as asked"
             self.by_the_paper()
         elif method in ("auto", "sampled"):
-            reason = self.sample()
+            reason = self.sample(report=report)
         left = np.array([h for h in range(len(self.heads)) if h not in self.infos], np.int64)
         if method == "sampled" and len(left):
             warnings.warn(
@@ -218,7 +220,7 @@ class _Run:
         shape = (*self.heads.shape, *self.output.shape[1:])
         return self.output.reshape(shape), self.info(reason)
 
-    def sample(self) -> str:
+    def sample(self, *, report: bool) -> str:
         """Sample the heads where it pays; why the others are left."""
         if self.eps == 0:
             return "no error is allowed"
@@ -243,7 +245,8 @@ class _Run:
             )
             if found is not None:
                 self.output[head] = found.output
-                self.report(head, "sampled", found.error_estimate, found.pairs, found.numbers)
+                error, pairs = found.error_estimate, found.pairs
+                self.report(head, "sampled", error, pairs, found.numbers, full=report)
         self.seconds["sampled"] = time.perf_counter() - start
         others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"
         return f"{len(self.infos)} of {len(self.heads)} heads sampled{others}"
@@ -253,7 +256,7 @@ class _Run:
         if not len(heads):
             return
         start = time.perf_counter()
-        values, exponent = _scaled_values(self.heads.values, self.heads.n_keys)
+        values, exponent = _scaled_values(self.heads.values, self.largest_value, self.heads.n_keys)
         sums = replace(self.heads, values=values).exact(
             heads, scale=self.scale, is_causal=self.is_causal, n_threads=self.n_threads
         )
@@ -357,24 +360,21 @@ class _Run:
 
 
 def _wide_enough(
-    query: Array, key: Array, scale: float, dtype: np.dtype[np.floating]
+    query: float, key: float, reach: float, dtype: np.dtype[np.floating]
 ) -> np.dtype[np.floating]:
-    """The computing type, or float64 where scores of float32 would overflow."""
-    n_dims = query.shape[-1]
-    reach = math.prod(largest(a) for a in (query, key)) * n_dims * max(abs(scale), 1.0)
+    """The computing type, or float64 where scores up to ``reach`` would overflow float32."""
     if reach <= float(np.finfo(dtype).max) / 4:
         return dtype
     if dtype == np.float32 and reach <= float(np.finfo(np.float64).max) / 4:
         return np.dtype(np.float64)
     raise ValueError(
         f"query and key must be small enough for their products, got entries up to "
-        f"{largest(query):g} and {largest(key):g}."
+        f"{query:g} and {key:g}."
     )
 
 
-def _scaled_values(values: Array, n_keys: int) -> tuple[Array, int]:
+def _scaled_values(values: Array, most: float, n_keys: int) -> tuple[Array, int]:
     """Values so small that sums of them are finite, and the exponent of two taken out."""
-    most = largest(values)
     if most * max(n_keys, 1) <= float(np.finfo(values.dtype).max) / 4:
         return values, 0
     exponent = math.frexp(most)[1]

@@ -1,8 +1,8 @@
 """The compiled loops, with instruction set and threads filled in.
 
 Each function here has a NumPy twin of the same name and arguments in :mod:`approxkmv.reference`
-(without ``n_threads`` and ``isa``, which say how to run, not what to compute). Arrays are
-C-contiguous and already checked.
+(without ``n_threads``, ``isa`` and ``order``, which say how to run, not what to compute). Arrays
+are C-contiguous and already checked.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def random_tiling(
     """Cut keys at the medians of their projections, level by level; queries follow the cuts.
 
     Projections are (n_points, depth): all cells of one level are cut along the same direction. Of
-    more than 2^16 keys some tell the medians, 2^6 or more for each cell.
+    more than 2^14 keys some tell the medians, 2^6 or more for each cell.
     """
     n_keys, depth = key_projections.shape
     n_queries = len(query_projections)
@@ -434,13 +434,16 @@ def cell_pairs(
     tiling: Tiling,
     known: FoundPairs,
     *,
+    mirrored: bool = False,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> NewPairs:
     """Pairs (rows, cols, values) with value >= threshold, not yet known, that a tiling shows.
 
     Candidates are pairs in the same cell whose sketches lie within the query's radius; the
-    tiling numbers the sketches, the answer the points.
+    tiling numbers the sketches, the answer the points. With ``mirrored`` the queries are the keys,
+    and so are both sides of the tiling: two points are candidates if one lies within the other's
+    radius, and are met once, as the pair whose query comes first in the tiling.
     """
     return _core.cell_pairs(
         queries,
@@ -449,6 +452,7 @@ def cell_pairs(
         threshold,
         *sketches,
         *tiling,
+        mirrored,
         *known,
         isa or ISA,
         n_threads or default_threads(),
@@ -465,18 +469,21 @@ def neighbours_of_neighbours(
     width: int,
     backwards: bool = False,
     threshold: float,
+    order: Index32 | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> NewPairs:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
     Only pairs of value >= ``least`` lead on, through the first ``width`` queries met, or the last.
+    Queries are taken in ``order``: neighbours one after the other find what they read in the cache.
     """
     return _core.neighbours_of_neighbours(
         queries,
         keys,
         -0.5 / bandwidth**2,
         *known,
+        np.arange(len(queries), dtype=np.int32) if order is None else order,
         least,
         width,
         backwards,

@@ -22,7 +22,7 @@ from approxkmv.engine.outcome import Limit, Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
-from approxkmv.rounding import measured_error, rounding_bound
+from approxkmv.rounding import frobenius, measured_error, rounding_bound
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _ROWS_AT_ONCE = 1 << 22
@@ -363,7 +363,7 @@ def _exact_product(
     unit_x, unit_y = (
         np.ldexp(a[:, None] if a.ndim == 1 else a, -exponent, dtype=np.float64) for a in (x, y)
     )
-    x_norm = float(np.linalg.norm(unit_x))
+    x_norm = frobenius(unit_x)
     error = measured_error(kernel, bandwidth, unit_x, unit_y, rng)
     assert sums.totals is not None
     bound = rounding_bound(kernel, float(sums.totals.sum(dtype=np.float64)))
@@ -376,7 +376,7 @@ def _exact_product(
         pairs=n_made,
         pairs_exact=n_pairs,
         seconds=seconds | {"report": time.perf_counter() - done},
-        product_norm=_ratio(float(np.linalg.norm(unit_y)), x_norm),
+        product_norm=_ratio(frobenius(unit_y), x_norm),
     )
 
 
@@ -415,7 +415,7 @@ def _sampled_product(
     eps, tries = tolerance.eps, 1
     if tolerance.rtol is not None:
         some = rng.choice(len(queries), min(len(queries), _ROWS_FOR_LENGTH), replace=False)
-        length = _length(kernel.at_queries(some).product(columns).out) / _length(columns)
+        length = frobenius(kernel.at_queries(some).product(columns).out) / frobenius(columns)
         length *= math.sqrt(len(queries) / len(some))
         eps, tries = _RELIED_UPON * tolerance.rtol * length, 2
     for _ in range(tries):
@@ -428,7 +428,7 @@ def _sampled_product(
         assert info.product_norm is not None
         allowed = tolerance.rtol * info.product_norm / (1 + tolerance.rtol)
         assert outcome.sample is not None
-        limit_met = math.sqrt(outcome.sample.upper) <= allowed * _length(columns)
+        limit_met = math.sqrt(outcome.sample.upper) <= allowed * frobenius(columns)
         if limit_met or outcome.stopped:
             break
         y, eps = None, 0.95 * allowed
@@ -452,14 +452,14 @@ def _within(
     from approxkmv.engine.planner import sampled
 
     lengths = np.linalg.norm(columns.astype(np.float64), axis=1)
-    x_norm = float(np.linalg.norm(lengths))
+    x_norm = frobenius(lengths)
     # A row larger than the error allowed is never left to chance: what its key looks like could
     # differ from what a tile of keys looks like on average. There are at most 1 / eps^2 of them.
     large = np.flatnonzero(lengths > eps * x_norm)
     rest = columns.copy()
     rest[large] = 0
     lengths[large] = 0
-    left = float(np.linalg.norm(lengths))
+    left = frobenius(lengths)
     if left == 0:
         return None, None, Outcome("x is zero, or has only entries larger than the error allowed")
     outcome = sampled(
@@ -487,13 +487,9 @@ def _within(
         pairs=outcome.pairs,
         pairs_exact=n_queries * n_keys,
         seconds=outcome.seconds,
-        product_norm=_length(sample.y) / x_norm,
+        product_norm=frobenius(sample.y) / x_norm,
     )
     return sample.y, info, outcome
-
-
-def _length(a: Array) -> float:
-    return float(np.linalg.norm(a.astype(np.float64)))
 
 
 def _paper_product(
@@ -546,7 +542,7 @@ def _paper_product(
         pairs=pairs,
         pairs_exact=len(queries) * len(keys),
         seconds={"product": time.perf_counter() - start},
-        product_norm=_ratio(float(np.linalg.norm(y)), float(np.linalg.norm(x))),
+        product_norm=_ratio(frobenius(y), frobenius(x)),
     )
 
 

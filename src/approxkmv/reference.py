@@ -156,10 +156,10 @@ def project(points: Array, index: Index32, centre: Float64, basis: Float32) -> F
 def random_tiling(key_projections: Float32, query_projections: Float32) -> Tiling:
     """Cells of each level are cut at the upper median of their keys; below it is the left half.
 
-    Of many keys, every so many: 2^16, or 2^6 for each cell.
+    Of many keys, every so many: 2^14, or 2^6 for each cell.
     """
     n_keys, depth = key_projections.shape
-    step = max(1, math.ceil(n_keys / max(2**16, 2 ** (depth + 6))))
+    step = max(1, math.ceil(n_keys / max(2**14, 2 ** (depth + 6))))
     cells = [(np.arange(len(key_projections)), np.arange(len(query_projections)))]
     for of_key, of_query in zip(key_projections.T, query_projections.T, strict=True):
         halves = []
@@ -233,10 +233,15 @@ def cell_pairs(
     sketches: Sketches,
     tiling: Tiling,
     known: FoundPairs,
+    *,
+    mirrored: bool = False,
 ) -> NewPairs:
     """Pairs whose sketches share a cell and lie within the radius, if near and not known."""
     apart = sketches.queries[:, None].astype(np.float64) - sketches.keys
     within = (apart**2).sum(axis=-1) <= sketches.radius_squared[:, None]
+    if mirrored:
+        place = np.argsort(tiling.query_order)
+        within = (within | within.T) & (place[:, None] < place)
     wanted = np.zeros((len(queries), len(keys)), np.bool_)
     for cell in range(len(tiling.key_start) - 1):
         some = tiling.query_order[tiling.query_start[cell] : tiling.query_start[cell + 1]]

@@ -62,7 +62,7 @@ def measured_error(
         keys = kernel.keys[part].astype(np.float64)
         double = prepare(queries, keys, bandwidth, differences=True, n_threads=kernel.n_threads)
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
-    return math.sqrt(n_queries / n_rows) * float(np.linalg.norm(y[rows] - exact))
+    return math.sqrt(n_queries / n_rows) * frobenius(y[rows] - exact)
 
 
 def attention_bound(heads: Heads, head: int, scale: float) -> float:
@@ -128,7 +128,15 @@ def largest(array: npt.NDArray[np.floating]) -> float:
 def norm(array: npt.NDArray[np.floating]) -> float:
     """Frobenius norm, also of numbers whose squares overflow."""
     most = largest(array)
-    return most * float(np.linalg.norm(array.astype(np.float64) / most)) if most > 0 else 0.0
+    return most * frobenius(array.astype(np.float64) / most) if most > 0 else 0.0
+
+
+def frobenius(array: npt.NDArray[np.floating]) -> float:
+    """Frobenius norm in double precision.
+
+    NumPy's own asks a BLAS, whose threads then spin for a while on the cores that a product needs.
+    """
+    return math.sqrt(float(np.square(array, dtype=np.float64).sum()))
 
 
 def _longest(points: Array) -> float:

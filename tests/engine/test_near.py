@@ -239,6 +239,27 @@ def test_few_tilings_and_neighbours_leave_nobody_alone() -> None:
     assert (lacking[1] > 3).sum() <= 0.2 * (lacking[0] > 3).sum()
 
 
+def test_what_one_point_has_found_the_other_has() -> None:
+    """Where the queries are the keys: tilings, lone points, neighbours, the tiling that checks."""
+    groups = case(symmetric=True)
+    search = search_of(groups)
+    x = np.ones((4096, 1))
+    rate = np.full((len(groups.query_blocks.sizes), len(groups.key_tiles.sizes)), 1e-3)
+    steps = (
+        lambda: search.tilings(1, *search.everywhere),
+        search.lone,
+        search.neighbours,
+        lambda: search.missing(x, x[:, 0], rate),
+        lambda: search.whole_rows(np.arange(5, dtype=np.int32), 1e-3),
+    )
+    for step in steps:
+        step()
+        rows, cols = search.found.rows, search.found.cols
+        pairs = {*zip(rows.tolist(), cols.tolist(), strict=True)}
+        assert len(pairs) > 4096
+        assert pairs == {(col, row) for row, col in pairs}
+
+
 def test_neighbours_go_through_others_every_other_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = []
     passed = near.neighbours_of_neighbours

@@ -46,3 +46,20 @@ def test_a_query_out_of_reach_comes_last() -> None:
     kernel = prepare(queries, np.zeros((2, 1), np.float32), 1.0)
     blocks, _ = norm_order(kernel.geometry, 2, 2)
     np.testing.assert_array_equal(blocks.order, [1, 2, 0])
+
+
+def test_points_of_equal_norm_keep_their_order() -> None:
+    """On any machine: the order must not depend on how it is sorted."""
+    points = np.tile(np.array([[3.0, 0.0], [0.0, -1.0], [0.0, 1.0], [-3.0, 0.0]]), (50, 1))
+    blocks, tiles = norm_order(prepare(points, points.copy(), 1.0).geometry, 64, 64)
+    near, far = (np.flatnonzero(np.abs(points).max(axis=1) == size) for size in (1.0, 3.0))
+    for cut in (blocks, tiles):
+        np.testing.assert_array_equal(cut.order, np.append(near, far))
+
+
+def test_where_queries_are_keys_both_have_one_order() -> None:
+    points = np.random.default_rng(0).standard_normal((300, 3))
+    blocks, tiles = norm_order(prepare(points, points, 1.0).geometry, 60, 45)
+    others, _ = norm_order(prepare(points, points.copy(), 1.0).geometry, 60, 45)
+    np.testing.assert_array_equal(blocks.order, tiles.order)
+    np.testing.assert_array_equal(blocks.order, others.order)

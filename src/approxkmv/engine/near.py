@@ -79,6 +79,7 @@ class Search:
         self.sketch_dims: int | None = None
         self.rng, self.n_threads = rng, n_threads
         self.n_tilings = self.n_neighbours = 0
+        self.by_cells: Index32 | None = None  # all queries, in the order of some tiling
         self.first_squares = 0.0  # sum of K^2 over the pairs of the first tiling
         self.pairs = 0  # in full dimension, as far as they are worth counting
 
@@ -95,10 +96,9 @@ class Search:
         points = self._sketches(query_index, key_index)
         depth = cell_depth(max(len(query_index), len(key_index)))
         for _ in range(n_tilings):
-            met = self._in_cells(points, depth)
-            self._add(met)
+            self._add(self._in_cells(points, depth))
             if self.n_tilings == 0:
-                self.first_squares = _sum_of_squares(met[2])
+                self.first_squares = self._known_squares()
             self.n_tilings += 1
 
     def share_found(self) -> float:
@@ -139,19 +139,15 @@ class Search:
                 lone.append(some_keys(everyone, of_key < least * n_queries / n_keys))
             lone = [points for points in lone if len(points.queries) and len(points.keys)]
             for points in lone:
-                for pairs in self._either_way(self._partners(points)):
-                    met.append(pairs)
-                    # Pairs met twice count twice, which does not matter.
-                    of_query += np.bincount(pairs[0], minlength=n_queries)
-                    of_key += np.bincount(pairs[1], minlength=n_keys)
+                pairs = self._partners(points)
+                met.append(pairs)
+                rows, cols, _ = _both_ways(pairs) if self.pilot.symmetric else pairs
+                # Pairs met twice count twice, which does not matter.
+                of_query += np.bincount(rows, minlength=n_queries)
+                of_key += np.bincount(cols, minlength=n_keys)
             if all(map(_are_few, lone)):
                 break
         return met
-
-    def _either_way(self, pairs: NewPairs) -> list[NewPairs]:
-        """Pairs, and their mirror images where the queries are the keys."""
-        rows, cols, values = pairs
-        return [pairs, (cols, rows, values)] if self.pilot.symmetric else [pairs]
 
     def _partners(self, points: Sketches) -> NewPairs:
         """Near pairs of a few points with many."""
@@ -179,7 +175,7 @@ class Search:
             self._compare(self.query_blocks.order, some, threshold)
 
     def _compare(self, query_index: Index32, key_index: Index32, threshold: float) -> None:
-        rows, cols, values = met = tile_hits(
+        met = tile_hits(
             self.geometry,
             _every_pair(query_index, key_index),
             threshold,
@@ -187,11 +183,6 @@ class Search:
             n_threads=self.n_threads,
         )
         self._add(met)
-        if self.pilot.symmetric:
-            compared = np.zeros(len(self.query_blocks.order), np.bool_)
-            compared[query_index] = True
-            one_way = ~compared[cols]
-            self._add((cols[one_way], rows[one_way], values[one_way]))
         self.pairs += len(query_index) * len(key_index)
 
     def missing(self, x: Array, size: Array, rate: Float64) -> Missing:
@@ -213,7 +204,7 @@ class Search:
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
         seldom = rate[block, tile] * size[cols] < _SELDOM
         shown = float(row_squares(rows[seldom], values[seldom], x[cols[seldom]], n_queries).sum())
-        known = _sum_of_squares(self.found.values) - self.pilot.symmetric * n_queries
+        known = self._known_squares()
         p = min(0.9, max(0.05, self.first_squares / known)) if known > 0 else 0.5
         factor = one_in * (1 - p) / p
         return Missing(factor * shown, factor * (shown + self.pilot.square_of_a_pair(size)))
@@ -230,10 +221,15 @@ class Search:
     def _in_cells(self, points: Sketches, depth: int) -> NewPairs:
         """New pairs of a tiling that is cut so many times."""
         directions = self.rng.standard_normal((points.keys.shape[1], depth)).astype(np.float32)
-        self._count(len(points.queries) * len(points.keys) >> depth)
-        return self._search(points, _tiling(points, directions, self.n_threads))
+        n_sketched = len(points.queries) * len(points.keys) >> depth
+        self._count(n_sketched // 2 if points.queries is points.keys else n_sketched)
+        tiling = _tiling(points, directions, self.n_threads)
+        if (len(points.queries), len(points.keys)) == tuple(map(len, self.everywhere)):
+            self.by_cells = points.query_index[tiling.query_order]
+        return self._search(points, tiling)
 
     def _search(self, points: Sketches, tiling: Tiling) -> NewPairs:
+        """New pairs in the cells of a tiling; of two points among themselves one pair."""
         return cell_pairs(
             self.geometry.queries,
             self.geometry.keys,
@@ -242,10 +238,19 @@ class Search:
             points,
             tiling,
             self.found,
+            mirrored=points.queries is points.keys,
             n_threads=self.n_threads,
         )
 
+    def _known_squares(self) -> float:
+        """Sum of K^2 over the pairs of two points that were found."""
+        of_themselves = self.pilot.symmetric * len(self.query_blocks.order)
+        return float(np.square(self.found.values, dtype=np.float64).sum()) - of_themselves
+
     def _add(self, met: NewPairs) -> None:
+        """Where the queries are the keys, what one point has found the other has found."""
+        if self.pilot.symmetric:
+            met = _both_ways(met)
         self.found = merge_pairs(self.found, *met, n_threads=self.n_threads)
 
     def _count(self, n_sketched: int) -> None:
@@ -267,6 +272,7 @@ class Search:
             width=_WIDTH,
             backwards=self.n_neighbours % 2 == 1,
             threshold=self.pilot.threshold,
+            order=self.by_cells,
             n_threads=self.n_threads,
         )
         self._add(met)
@@ -304,8 +310,14 @@ def _are_few(points: Sketches) -> bool:
     return len(points.queries) * len(points.keys) <= _MOST_SCANNED
 
 
-def _sum_of_squares(values: Float32) -> float:
-    return float(np.square(values, dtype=np.float64).sum())
+def _both_ways(pairs: NewPairs) -> NewPairs:
+    """Pairs and their mirror images, where the queries are the keys."""
+    rows, cols, values = pairs
+    return (
+        np.concatenate([rows, cols]),
+        np.concatenate([cols, rows]),
+        np.concatenate([values, values]),
+    )
 
 
 def _every_pair(queries: Index32, keys: Index32) -> Tiling:

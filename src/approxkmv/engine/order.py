@@ -30,10 +30,11 @@ def norm_order(
     geometry: Geometry, rows_per_block: int, keys_per_tile: int
 ) -> tuple[Blocks, Blocks]:
     """Queries in blocks and keys in tiles of about the given sizes."""
-    return (
-        _blocks(_squared_norms(geometry, queries=True), rows_per_block),
-        _blocks(_squared_norms(geometry, queries=False), keys_per_tile),
-    )
+    of_keys = _sorted(_squared_norms(geometry, queries=False))
+    of_queries = of_keys
+    if geometry.queries is not geometry.keys:
+        of_queries = _sorted(_squared_norms(geometry, queries=True))
+    return _blocks(of_queries, rows_per_block), _blocks(of_keys, keys_per_tile)
 
 
 def _squared_norms(geometry: Geometry, *, queries: bool) -> Float64:
@@ -46,8 +47,20 @@ def _squared_norms(geometry: Geometry, *, queries: bool) -> Float64:
     return np.asarray(np.einsum("ij,ij->i", moved, moved, dtype=np.float64))
 
 
-def _blocks(measure: Float64, size: int) -> Blocks:
-    order = np.argsort(measure, kind="stable").astype(np.int32)
+def _sorted(measure: Float64) -> Index32:
+    """Numbers of points by a measure that is not negative, and those of equal ones ascending.
+
+    In single precision, with the number of the point as further digits: no two are equal then, and
+    any sorting algorithm gives the same order. This takes a fifth of a stable sort.
+    """
+    single = np.minimum(measure, np.finfo(np.float32).max).astype(np.float32)
+    digits = single.view(np.uint32).astype(np.uint64) << np.uint64(32)
+    digits |= np.arange(len(measure), dtype=np.uint64)
+    digits.sort()
+    return np.asarray(digits & np.uint64(0xFFFFFFFF), np.int32)
+
+
+def _blocks(order: Index32, size: int) -> Blocks:
     n_blocks = max(1, round(len(order) / size))
     start = np.linspace(0, len(order), n_blocks + 1).astype(np.int64)
     block_of = np.empty(len(order), np.int32)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.ndimage import uniform_filter1d
-from scipy.spatial.distance import cdist
 
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot
@@ -112,15 +111,18 @@ def _crowded(geometry: Geometry, pilot: Pilot, key_tiles: Blocks, basis: Float32
     n_keys = len(key_tiles.order)
     step = max(1, n_keys // _PROBED_KEYS)
     keys = key_tiles.order[step // 2 :: step].copy()
-    # The first row of each block. Distances without a matrix product: after one, the threads of a
-    # multithreaded BLAS spin for a while on the cores that the search needs.
+    # The first row of each block.
     rows = pilot.rows[np.searchsorted(pilot.block_of, np.arange(pilot.n_blocks))]
     of_rows = project(geometry.queries, rows.astype(np.int32), geometry.centre, basis)
     of_keys = project(geometry.keys, keys, geometry.centre, basis)
-    distances = cdist(of_rows, of_keys, "sqeuclidean")
+    # By ``project``, with the keys as directions: after a matrix product of NumPy, the threads of
+    # its BLAS spin for a while on the cores that the search needs.
+    everyone, origin = np.arange(len(rows), dtype=np.int32), np.zeros(basis.shape[1])
+    dots = project(of_rows, everyone, origin, np.ascontiguousarray(of_keys.T))
+    distances = np.square(of_keys).sum(axis=1) - 2 * dots
     place = min(len(keys) - 1, max(1, round(_MOST_MATCHES * len(keys) / n_keys)))
-    nearest = np.partition(distances, place, axis=1)[:, place]
-    return np.asarray(uniform_filter1d(nearest, _POOLED_BLOCKS, mode="nearest"))
+    nearest = np.partition(distances, place, axis=1)[:, place] + np.square(of_rows).sum(axis=1)
+    return np.asarray(uniform_filter1d(nearest.astype(np.float64), _POOLED_BLOCKS, mode="nearest"))
 
 
 def random_basis(full: int, n_dims: int, rng: np.random.Generator) -> Float32:
