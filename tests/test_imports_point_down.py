@@ -60,7 +60,7 @@ STAGES = [
     ["near", "probability", "cells", "smooth"],
     ["sketch"],
     ["pilot"],
-    ["order", "outcome", "attention_order"],
+    ["order", "outcome", "attention_order", "pooling"],
 ]
 # Faces of another package: importing one asks for that package, and says how to install it.
 FACES = {

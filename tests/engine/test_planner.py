@@ -10,7 +10,7 @@ import pytest
 from approxkmv.datasets import clusters
 from approxkmv.engine import planner
 from approxkmv.engine.near import Search
-from approxkmv.engine.outcome import Outcome, worth_a_look
+from approxkmv.engine.outcome import Clock, Outcome, worth_a_look
 from approxkmv.engine.probability import Rates
 from approxkmv.engine.sample import Draws
 from approxkmv.exact import prepare
@@ -170,3 +170,54 @@ def test_first_draws_are_not_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = drawn_pairs()
     monkeypatch.setattr(planner, "least_factor", lambda *_: 2.0)
     assert drawn_pairs() > 1.3 * usual
+
+
+@pytest.mark.parametrize("partners", [True, False])
+@pytest.mark.parametrize(
+    ("costs", "taken"),
+    [
+        ([1.1], []),
+        ([9.0, 8.9, 1.01], ["neighbours", "next"]),
+        ([9.0, 1.01], ["neighbours"]),
+        ([9.0, 8.0, 7.0, 6.0, 1.01], ["neighbours", "next", "round", "round"]),
+        ([9.0, 8.9, 8.9, 8.9, 8.9], ["neighbours", "lone", "round"]),
+    ],
+)
+def test_search_goes_on_while_it_pays(
+    costs: list[float], taken: list[str], partners: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours, the points that are still alone (where anyone has partners), rounds; until a step
+    costs more than the share of the gap that the one before has closed, or three tenths of it."""
+    done: list[str] = []
+    search = SimpleNamespace(
+        found=None,
+        n_tilings=0,
+        anyone_has_partners=partners,
+        neighbours=lambda: done.append("neighbours"),
+        lone=lambda: done.append("lone"),
+        query_blocks=SimpleNamespace(order=np.arange(10)),
+        geometry=SimpleNamespace(keys=np.zeros((10, 64))),
+    )
+    monkeypatch.setattr(planner, "_round", lambda *_: done.append("round"))
+    for name in ("_neighbours_cost", "_lone_cost", "_round_cost"):
+        monkeypatch.setattr(planner, name, lambda *_: 0.2)
+    forecasts = iter([SimpleNamespace(cost=cost) for cost in costs])
+    look = SimpleNamespace(forecaster=lambda _: next(forecasts), best=SimpleNamespace(cost=1.0))
+    worth = np.arange(10, dtype=np.int32), np.arange(10, dtype=np.int32)
+    forecast = planner._searched_until_it_pays_no_more(search, look, worth, 100, Clock({}))
+    if not partners:
+        taken = [step for step in taken if step != "lone"]
+    second = "lone" if partners else "round"
+    assert done == [second if step == "next" else step for step in taken]
+    assert forecast.cost == costs[len(taken)]
+
+
+def test_first_tilings() -> None:
+    """Three, or two where that is as good; four where nobody can be told to be alone."""
+    assert [planner.first_tilings(n) for n in (4096, 32768, 65536, 262144, 2**20)] == [
+        3,
+        3,
+        2,
+        2,
+        3,
+    ]

@@ -20,6 +20,7 @@ from approxkmv.engine.pilot import run_pilot
 from approxkmv.engine.sample import (
     Draws,
     Judge,
+    chi_square_quantile,
     draw,
     measured_evenness,
     rows_to_mend,
@@ -199,6 +200,16 @@ def even_blocks(n: int, n_blocks: int) -> Blocks:
 def upper(variance: np.ndarray, blocks: Blocks, delta: float = 0.05) -> float:
     by_block = np.bincount(blocks.block_of, variance, len(blocks.sizes))
     return float(variance.sum() * spread(by_block, delta))
+
+
+@pytest.mark.parametrize("degrees", [1.0, 1.3, 2.0, 17.5, 256.0, 1000.0])
+def test_quantiles_of_chi_square(degrees: float) -> None:
+    for probability in (1e-3, 0.5, 0.95, 0.999, 1 - 1e-6):
+        want = chi2.ppf(probability, degrees)
+        # Next to 1 fewer digits of the probability tell.
+        digits = 1e-8 + 1e-13 / (1 - probability)
+        np.testing.assert_allclose(chi_square_quantile(degrees, probability), want, rtol=digits)
+    assert chi_square_quantile(degrees, 1.0) == np.inf
 
 
 def test_rows_to_mend_are_the_fewest_that_will_do() -> None:

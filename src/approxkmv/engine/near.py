@@ -48,7 +48,7 @@ _FEW, _LONE_TILINGS, _MOST_SCANNED = 4.0, 3, 2**29
 _CHECKED, _CHECKED_ALL = 4, 16_384
 # Draws of a smaller probability may miss a pair without a trace.
 _SELDOM = 0.1
-_POINTS_PER_SCAN = 4096
+_POINTS_PER_SCAN, _SQUARED = 4096, 2**16
 
 
 class Missing(NamedTuple):
@@ -79,6 +79,8 @@ class Search:
         self.sketch_dims: int | None = None
         self.rng, self.n_threads = rng, n_threads
         self.n_tilings = self.n_neighbours = 0
+        per_row = np.bincount(pilot.near_row[pilot.apart], minlength=len(pilot.rows))
+        self._few = min(_FEW, float(np.quantile(per_row, 0.05)) / 2)
         self.by_cells: Index32 | None = None  # all queries, in the order of some tiling
         self.first_squares = 0.0  # sum of K^2 over the pairs of the first tiling
         self.pairs = 0  # in full dimension, as far as they are worth counting
@@ -114,15 +116,18 @@ class Search:
         lacks all of them at once. Such points go through tilings of their own, and the last few of
         them are compared with all others.
         """
-        per_row = np.bincount(self.pilot.near_row[self.pilot.apart], minlength=len(self.pilot.rows))
-        few = min(_FEW, float(np.quantile(per_row, 0.05)) / 2)
-        if few <= 0:
+        if not self.anyone_has_partners:
             return False
-        met = self._met_by_lone_points(few)
+        met = self._met_by_lone_points(self._few)
         if met:
             rows, cols, values = zip(*met, strict=True)
             self._add((np.concatenate(rows), np.concatenate(cols), np.concatenate(values)))
         return True
+
+    @property
+    def anyone_has_partners(self) -> bool:
+        """Whether nearly all pilot rows have near pairs: a point without any is to be searched."""
+        return self._few > 0
 
     def _met_by_lone_points(self, few: float) -> list[NewPairs]:
         """Pairs of points with fewer partners than that, in any order and some of them twice."""
@@ -245,7 +250,10 @@ class Search:
     def _known_squares(self) -> float:
         """Sum of K^2 over the pairs of two points that were found."""
         of_themselves = self.pilot.symmetric * len(self.query_blocks.order)
-        return float(np.square(self.found.values, dtype=np.float64).sum()) - of_themselves
+        # Squares of so many at a time stay in the cache: a sixth of the time for millions of pairs.
+        values = self.found.values
+        parts = (values[i : i + _SQUARED] for i in range(0, len(values), _SQUARED))
+        return sum(float(np.square(part).sum(dtype=np.float64)) for part in parts) - of_themselves
 
     def _add(self, met: NewPairs) -> None:
         """Where the queries are the keys, what one point has found the other has found."""

@@ -26,7 +26,7 @@ from approxkmv.leaves import (
 
 # More near pairs than this would cost more to list than they save.
 _MOST_NEAR_PER_ROW = 48
-_ROWS_FOR_THRESHOLD = 16
+_ROWS_FOR_THRESHOLD, _KEYS_FOR_THRESHOLD = 16, 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +124,11 @@ def run_pilot(
     order, start = key_tiles.order, key_tiles.start
     if most_near is not None:
         some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
-        seen = pilot_rows(geometry, some, order, start, size, threshold, n_threads=n_threads)
-        threshold = _raised(threshold, seen.near_value, most_near * len(some))
+        one_in = max(1, len(order) // _KEYS_FOR_THRESHOLD)
+        probed = order[one_in // 2 :: one_in].copy()
+        parts = np.linspace(0, len(probed), 17).astype(np.int64)
+        seen = pilot_rows(geometry, some, probed, parts, size, threshold, n_threads=n_threads)
+        threshold = _raised(threshold, seen.near_value, most_near * len(some) // one_in)
     sums = pilot_rows(geometry, rows, order, start, size, threshold, column, n_threads=n_threads)
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2

@@ -10,18 +10,18 @@ computed exactly, so the worst case is exact plus the pilot and a few tilings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.ndimage import uniform_filter1d
 
 from approxkmv.engine.forecast import Forecast, Forecaster
 from approxkmv.engine.near import Missing, Search, cell_depth
 from approxkmv.engine.order import Blocks, norm_order
 from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample
 from approxkmv.engine.pilot import Pilot, run_pilot
+from approxkmv.engine.pooling import moving_mean
 from approxkmv.engine.probability import Rates
 from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
 from approxkmv.engine.sample import Draws, Judge, draw, spread
@@ -31,7 +31,11 @@ from approxkmv.leaves import Array, Float64, Index32
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256
-_FIRST_TILINGS, _SECOND_TILINGS, _MORE_TILINGS, _MOST_TILINGS = 3, 1, 2, 16
+# Tilings before lone points are searched; instead of searching them; at a time later; in all.
+_FIRST_TILINGS, _WITHOUT_LONE_POINTS, _MORE_TILINGS, _MOST_TILINGS = 3, 4, 2, 16
+# Between these numbers of keys one less is as good: 2.3 instead of 2.5 s for 262,144 points. With
+# fewer keys, and among a million, the third is worth what it costs.
+_ONE_LESS = 2**15, 2**18
 # Where the first tilings found this share of the near pairs, neighbours lead on to the others.
 _LEADS_ON = 0.5
 # A pair of this value costs as much to find as to leave to the draws.
@@ -39,6 +43,11 @@ _NEAR = 12.0
 # What a tiling costs per point beyond its sketches' pairs (cutting, verifying, merging), and a
 # search among neighbours, in pairs of 64 dimensions.
 _TILING_PAIRS, _NEIGHBOUR_PAIRS = 500, 700
+# The same for points that are still alone after that.
+_LONE_PAIRS = 600
+# Draws cost more than if all near pairs were known: the least share of this gap that neighbours are
+# expected to close, and the first steps after them.
+_LEAST_CLOSING = 0.5, 0.3
 # Points whose near pairs are worth less than this share of their error allowed are not searched.
 _NOT_SEARCHED = 0.02
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
@@ -303,9 +312,9 @@ def _searched(
     clock.lap("plan")
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
     # every point is searched at least a little.
-    search.tilings(_FIRST_TILINGS, *search.everywhere)
+    search.tilings(first_tilings(n_keys), *search.everywhere)
     if not search.lone():
-        search.tilings(_SECOND_TILINGS, *search.everywhere)
+        search.tilings(_WITHOUT_LONE_POINTS - search.n_tilings, *search.everywhere)
         left = cell_depth(n_keys) - 2 - search.n_tilings
         search.tilings(left if search.share_found() < _LEADS_ON else 0, *search.everywhere)
     clock.lap("tilings")
@@ -337,6 +346,11 @@ def _searched(
         "predicted_share_of_pairs": forecast.cost / n_pairs,
     }
     return Study(**vars(look), search=search, forecast=forecast, missing=missing)
+
+
+def first_tilings(n_keys: int) -> int:
+    """How many tilings cover all points before those that are alone are searched."""
+    return _FIRST_TILINGS - (_ONE_LESS[0] < n_keys <= _ONE_LESS[1])
 
 
 def sampled(
@@ -569,9 +583,9 @@ def _worth_searching(look: Look) -> tuple[Index32, Index32]:
     tiles = look.key_tiles.block_of[pilot.near_col[pilot.apart]]
     indices = []
     for blocks, of in ((look.query_blocks, rows), (look.key_tiles, tiles)):
-        total = np.bincount(of, mass, len(blocks.sizes))
+        total = np.asarray(np.bincount(of, mass, len(blocks.sizes)), np.float64)
         # Few rows say little about one block: neighbours are pooled.
-        per_point = uniform_filter1d(total, 9, mode="nearest") / blocks.sizes
+        per_point = moving_mean(total, 9) / blocks.sizes
         enough = per_point > _NOT_SEARCHED * look.allowed / len(blocks.order)
         indices.append(blocks.order[np.repeat(enough, blocks.sizes)])
     if pilot.symmetric:
@@ -589,24 +603,50 @@ def _searched_until_it_pays_no_more(
     """Search on while the saving forecast is larger than the cost of searching."""
     forecast, best = look.forecaster(search.found), look.best
     clock.lap("plan")
-    neighbours = _neighbours_cost(search)
-    tilings = _round_cost(search, *map(len, worth))
-    gap, closing = min(forecast.cost, n_pairs) - best.cost, 0.5
-    # A step closes about as much of the gap to perfect knowledge as the one before. The points
-    # searched without cells have neighbours, too: these come first.
-    step, cost = search.neighbours, neighbours
-    while cost < closing * gap and search.n_tilings < _MOST_TILINGS:
+    gap, closing = min(forecast.cost, n_pairs) - best.cost, _LEAST_CLOSING[0]
+    # A step closes about as much of the gap to perfect knowledge as the one before.
+    for step, cost, least in _steps(search, worth, clock):
+        if cost >= max(closing, least) * gap or search.n_tilings >= _MOST_TILINGS:
+            break
         step()
-        clock.lap("neighbours")
         forecast = look.forecaster(search.found)
         clock.lap("plan")
         left = min(forecast.cost, n_pairs) - best.cost
-        closing, gap = (
-            max(1 - left / max(gap, 1.0), 0.3 if step == search.neighbours else 0.0),
-            left,
-        )
-        step, cost = (lambda: _round(search, _MORE_TILINGS, *worth, clock)), tilings
+        closing, gap = 1 - left / max(gap, 1.0), left
     return forecast
+
+
+class _Step(NamedTuple):
+    """One more search: what to do, what it costs, and the least share of the gap it may close."""
+
+    step: Callable[[], None]
+    cost: float
+    least: float
+
+
+def _steps(search: Search, worth: tuple[Index32, Index32], clock: Clock) -> Iterator[_Step]:
+    """Neighbours once more, the points that are still alone, and then round after round."""
+
+    def neighbours() -> None:
+        search.neighbours()
+        clock.lap("neighbours")
+
+    def lone() -> None:
+        search.lone()
+        clock.lap("tilings")
+
+    yield _Step(neighbours, _neighbours_cost(search), _LEAST_CLOSING[0])
+    if search.anyone_has_partners:
+        yield _Step(lone, _lone_cost(search), _LEAST_CLOSING[1])
+    cost = _round_cost(search, *map(len, worth))
+    yield _Step(lambda: _round(search, _MORE_TILINGS, *worth, clock), cost, _LEAST_CLOSING[1])
+    while True:
+        yield _Step(lambda: _round(search, _MORE_TILINGS, *worth, clock), cost, 0.0)
+
+
+def _lone_cost(search: Search) -> float:
+    """What searching the few points costs that are still alone: sketches of all, mostly."""
+    return float(_LONE_PAIRS * len(search.query_blocks.order))
 
 
 def _neighbours_cost(search: Search) -> float:

@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import uniform_filter
 
 from approxkmv.engine.order import Blocks
+from approxkmv.engine.pooling import moving_mean
 from approxkmv.leaves import Array, Float64, Index
 
 # Raw means over a few rows are heavy-tailed: neighbouring tiles are pooled, narrowly and widely,
@@ -29,8 +29,9 @@ _BIN = 0.05  # of the logarithm of a rate, when rates are solved for
 
 def smoothed(second_moment: Float64) -> Float64:
     """Second moments per pair, pooled over neighbouring tiles, with a floor."""
-    narrow = uniform_filter(second_moment, _NARROW, mode="nearest")
-    wide = uniform_filter(second_moment, _WIDE, mode="nearest")
+    narrow, wide = (
+        moving_mean(moving_mean(second_moment, width), width, axis=1) for width in (_NARROW, _WIDE)
+    )
     return np.asarray(
         (1 - _WIDE_SHARE) * narrow
         + _WIDE_SHARE * wide

@@ -11,11 +11,11 @@ others. Such rows are few, and are computed exactly.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaincinv
 
 from approxkmv.engine.near import Missing
 from approxkmv.engine.order import Blocks
@@ -243,8 +243,38 @@ def spread(variances: Float64, delta: float) -> float:
         return 1.0
     # Shares first: squares of tiny variances underflow.
     degrees = 1 / float(np.square(variances / total).sum())
-    # The quantile of chi-squared, without the weight of importing scipy.stats.
-    return max(1.0, 2 * float(gammaincinv(degrees / 2, 1 - delta)) / degrees)
+    return max(1.0, chi_square_quantile(degrees, 1 - delta) / degrees)
+
+
+def chi_square_quantile(degrees: float, probability: float) -> float:
+    """The value that chi-squared stays below with this probability; infinite where that is 1.
+
+    SciPy's takes a tenth of a second to import, a third of a whole product of 65,536 points.
+    """
+    if probability > 1 - 1e-12:  # beyond what sums in double precision can tell
+        return math.inf
+    low, high = 0.0, degrees
+    while _chi_square_below(degrees, high) < probability:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        below = _chi_square_below(degrees, middle) < probability
+        low, high = (middle, high) if below else (low, middle)
+    return high
+
+
+def _chi_square_below(degrees: float, value: float) -> float:
+    """Probability that chi-squared is below a value: the power series of the incomplete gamma."""
+    a, x = degrees / 2, value / 2
+    if x == 0:
+        return 0.0
+    term = total = 1 / a
+    power = a
+    while term > 1e-17 * total:
+        power += 1
+        term *= x / power
+        total += term
+    return total * math.exp(a * math.log(x) - x - math.lgamma(a))
 
 
 def _by_block(variance: Float64, query_blocks: Blocks) -> Float64:

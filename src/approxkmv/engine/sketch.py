@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import uniform_filter1d
 
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot
+from approxkmv.engine.pooling import moving_mean
 from approxkmv.leaves import Float32, Float64, Geometry, Index32, Sketches, project
 
 _DIMS = (16, 24, 32)
@@ -122,7 +122,7 @@ def _crowded(geometry: Geometry, pilot: Pilot, key_tiles: Blocks, basis: Float32
     distances = np.square(of_keys).sum(axis=1) - 2 * dots
     place = min(len(keys) - 1, max(1, round(_MOST_MATCHES * len(keys) / n_keys)))
     nearest = np.partition(distances, place, axis=1)[:, place] + np.square(of_rows).sum(axis=1)
-    return np.asarray(uniform_filter1d(nearest.astype(np.float64), _POOLED_BLOCKS, mode="nearest"))
+    return moving_mean(nearest.astype(np.float64), _POOLED_BLOCKS)
 
 
 def random_basis(full: int, n_dims: int, rng: np.random.Generator) -> Float32:
