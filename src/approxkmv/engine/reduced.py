@@ -80,9 +80,10 @@ class Points(NamedTuple):
             self.coordinates[some], {n: lengths[some] for n, lengths in self.outside.items()}
         )
 
-    def few(self, n_dims: int, dtype: np.dtype[np.floating]) -> Array:
-        """Some coordinates, and one more for what lies outside of them."""
-        few = np.empty((len(self.coordinates), n_dims + 1), dtype)
+    def few(self, n_dims: int, room: Array) -> Array:
+        """Some coordinates, and one more for what lies outside of them; in this room."""
+        shape = len(self.coordinates), n_dims + 1
+        few = room[: math.prod(shape)].reshape(shape)
         few[:, :n_dims] = self.coordinates[:, :n_dims]
         few[:, n_dims] = self.outside[n_dims]
         return few
@@ -101,6 +102,7 @@ class Likeness:
     keys: Points  # in order
     key_shift: Float64  # in order
     place: Index32  # of each key in the order
+    room: Array  # for a few coordinates of all keys: making it anew takes longer than filling it
 
     def at(self, rows: Index, cols: Index) -> Float64:
         """Values of H at pairs of a query and a key; 1 for queries computed exactly."""
@@ -109,8 +111,9 @@ class Likeness:
         for n_dims in self.levels:
             of = np.flatnonzero(self.dims_of[rows] == n_dims)
             query_shift, key_shift = kernel.query_shift[rows[of]], kernel.key_shift[cols[of]]
-            queries = self.queries.at(rows[of]).few(n_dims, kernel.keys.dtype)
-            keys = self.keys.at(self.place[cols[of]]).few(n_dims, kernel.keys.dtype)
+            rooms = np.empty((2, len(of) * (n_dims + 1)), self.room.dtype)
+            queries = self.queries.at(rows[of]).few(n_dims, rooms[0])
+            keys = self.keys.at(self.place[cols[of]]).few(n_dims, rooms[1])
             scores = np.einsum("ij,ij->i", queries, keys, dtype=np.float64)
             exponents = _slope(kernel) * scores - query_shift - key_shift
             values[of] = np.exp(np.minimum(exponents, 0.0))
@@ -133,8 +136,8 @@ class Likeness:
                 continue
             some = rows[at]
             few = Geometry(
-                self.queries.at(some).few(n_dims, kernel.keys.dtype),
-                self.keys.few(n_dims, kernel.keys.dtype),
+                self.queries.at(some).few(n_dims, np.empty(len(some) * (n_dims + 1), x.dtype)),
+                self.keys.few(n_dims, self.room),
                 kernel.query_shift[some],
                 self.key_shift,
                 np.zeros(n_dims + 1),
@@ -200,6 +203,7 @@ def make_likeness(
         keys.at(order.key_order),
         kernel.key_shift[order.key_order],
         place,
+        np.empty(n_keys * (levels[-1] + 1), kernel.keys.dtype),
     )
 
 
