@@ -25,7 +25,7 @@ DELTA = 0.05
 @pytest.fixture(autouse=True)
 def _heads_of_4096_tokens_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing pays from more tokens on than tests have time for."""
-    for name in ("_FEWEST_FOR_MEAN", "_FEWEST_FOR_DRAWS"):
+    for name in ("_FEWEST_FOR_MEAN", "_FEWEST_FOR_DRAWS", "_FEWEST_IF_CAUSAL"):
         monkeypatch.setattr(engine, name, 2**22)
 
 
@@ -187,10 +187,40 @@ def test_small_heads_are_left_to_the_exact_method() -> None:
 
 
 def test_heads_of_medium_size_are_the_mean_or_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_FEWEST_FOR_DRAWS", N**2)
+    for name in ("_FEWEST_FOR_DRAWS", "_FEWEST_IF_CAUSAL"):
+        monkeypatch.setattr(engine, name, N**2)
     assert run(text(), 0.2) is None
     assert run(words(sharp=0.5), 0.2) is None
     assert run(flat(), 0.2) is not None
+
+
+def test_draws_that_fall_short_are_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aim beyond what is allowed: the second draw tops up the first, and the sum is what counts.
+    Its estimate holds as that of one draw does."""
+    draws = []
+    passed = engine.attention_draw
+
+    def noted(head: Any, blocks: Any, rates: AttentionRates, **options: Any) -> Any:
+        draws.append(rates)
+        return passed(head, blocks, rates, **options)
+
+    monkeypatch.setattr(engine, "attention_draw", noted)
+    monkeypatch.setattr(engine, "_AIM", 1.3)
+    monkeypatch.setattr(engine, "_TRIAL_SHORT", 5.0)
+    n_added, ratios = 0, []
+    for seed in range(8):
+        draws.clear()
+        result = run(words(sharp=0.5), 0.2, seed)
+        assert result is not None
+        assert result.error <= 0.2
+        ratios.append(result.estimate / result.error)
+        made = [rates for rates in draws if rates.stream > 0]
+        n_added += len(made) > 1
+        if len(made) > 1:
+            # What one draw at the sum of the rates would have; far less than the first once more.
+            assert 0.25 * made[0].rate <= made[1].rate < made[0].rate
+    assert n_added >= 6
+    assert 0.85 <= float(np.median(ratios)) <= 1.2
 
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])

@@ -34,9 +34,9 @@ from approxkmv.leaves import (
 )
 
 # Up to so many pairs finding out about a head takes too long next to computing it: whether the mean
-# of the values will do (2,896 tokens), and whether keys can be drawn (4,096, or 5,792 if causal).
-# At 4,096 tokens a look in vain took 1.2 to 1.25 times the exact time, at 6,144 1.1.
-_FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS = 2**23, 2**24
+# of the values will do (2,896 tokens), and whether keys can be drawn (6,324, or 6,928 if causal).
+# At 6,144 tokens a look in vain took 1.13 to 1.15 times the exact time, at 8,192 1.09 to 1.1.
+_FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 40_000_000, 24_000_000
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many is tried first, to give up early where sampling cannot pay; one in so many of
@@ -44,7 +44,7 @@ _PILOT_ROWS, _CHECK_ROWS = 2, 2
 _FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 3, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
-_TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.6
+_TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.7
 # Then the variance falls more slowly than the rate grows: on word vectors, whose near keys a pilot
 # of two rows does not all see, 2.5 times the rate left 0.56 of it, 3.6 times 0.38.
 _RATE_POWER = 1.3
@@ -62,8 +62,10 @@ _SMOOTHING = Smoothing(
 )
 _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
-_AIM = 0.5
+_AIM = 0.65
 _MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
+# Draws that fall short get so much more than would be missing if all went on as it did.
+_ENOUGH_MORE, _LEAST_MORE = 1.15, 0.25
 # Fewer rows are checked than would be needed to believe that the variance is much too large; and
 # where it is far out (rows whose one heavy key was not drawn), it says nothing.
 _LEAST_RATIO, _MOST_RATIO = 0.7, 100.0
@@ -95,7 +97,7 @@ def sampled_attention(
 ) -> SampledAttention | None:
     """Attention of one head within ``eps * |V|_F``; None where computing every pair is better."""
     n_pairs = _pairs_seen(len(query), len(key), is_causal)
-    if n_pairs <= (_FEWEST_FOR_DRAWS if is_causal else _FEWEST_FOR_MEAN):
+    if n_pairs <= (_FEWEST_IF_CAUSAL if is_causal else _FEWEST_FOR_MEAN):
         return None
     clock = time.perf_counter()
     seconds: dict[str, float] = {}
@@ -125,7 +127,7 @@ def sampled_attention(
                 {"mean_of_values": True},
                 seconds,
             )
-    if n_pairs <= _FEWEST_FOR_DRAWS:
+    if not is_causal and n_pairs <= _FEWEST_FOR_DRAWS:
         return None
     blocks = order_blocks(query, key, is_causal=is_causal, rng=rng, n_threads=n_threads)
     sizes = np.diff(blocks.start)
@@ -138,7 +140,7 @@ def sampled_attention(
     if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
         return None
     for looked, slack in ((trial.one_in(_FIRST_DRAW), _OUT_OF_THE_QUESTION), (trial, 1.0)):
-        _, error = looked.draw(trial.rate.rate, delta, seed, 0)
+        error = looked.error(looked.draw(trial.rate.rate, seed, 0), delta)
         lap("first look")
         its_part = looked.blocks.start[-1] / len(query) * allowed
         found = error.variance / its_part
@@ -156,13 +158,17 @@ def sampled_attention(
         "pilot_rows": len(plan.rows),
         "predicted_share_of_pairs": (plan.rate.pairs + band) / n_pairs,
     }
-    rate, predicted, spent = more * plan.rate.rate, more * plan.rate.pairs, 0.0
+    rate, spent = more * plan.rate.rate, 0.0
+    made: _Made | None = None
     for attempt in range(_MOST_DRAWS):
+        predicted = min(rate / plan.rate.rate * plan.rate.pairs, float(n_pairs))
         if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
-        draws, error = plan.draw(rate, delta, seed, attempt + 1)
+        new = _Made(plan.draw(rate, seed, attempt + 1), rate)
+        made = new if made is None else made.with_more(new)
+        draws, error = made.draws, plan.error(made.draws, delta)
         lap("draw")
-        drawn = int((draws.n_drawn * sizes).sum())
+        drawn = int((new.draws.n_drawn * sizes).sum())
         pairs += drawn
         spent += _SAMPLED_PAIR * drawn
         worst = error.upper / allowed
@@ -170,8 +176,7 @@ def sampled_attention(
             break
         if worst > _HOPELESS_ERROR:
             return None  # heavy keys differ from row to row: drawing more of all would not help
-        factor = (1.3 * worst) ** _RATE_POWER
-        rate, predicted = rate * factor, min(predicted * factor, float(n_pairs))
+        rate = max(_ENOUGH_MORE * worst - 1, _LEAST_MORE) * made.rate
     else:
         return None
     draws.out[plan.rows] = plan.pilot.outputs
@@ -188,6 +193,27 @@ class _Error(NamedTuple):
 
     variance: float
     upper: float
+
+
+class _Made(NamedTuple):
+    """What was drawn so far, at these rates in all."""
+
+    draws: AttentionDraws
+    rate: float
+
+    def with_more(self, more: _Made) -> _Made:
+        """Both together, weighed by their rates, which do not depend on what was drawn."""
+        rate = self.rate + more.rate
+        a, b = self.rate / rate, more.rate / rate
+        old, new = self.draws, more.draws
+        draws = AttentionDraws(
+            (a * old.out + b * new.out).astype(old.out.dtype),
+            a**2 * old.variance + b**2 * new.variance,
+            a**2 * old.bound + b**2 * new.bound,
+            a**2 * old.total_variance + b**2 * new.total_variance,
+            old.n_drawn + new.n_drawn,
+        )
+        return _Made(draws, rate)
 
 
 class _Plan:
@@ -221,18 +247,19 @@ class _Plan:
         some.checks, some.checked = self.checks[chosen], self.checked[chosen]
         return some
 
-    def draw(
-        self, rate: float, delta: float, seed: int, stream: int
-    ) -> tuple[AttentionDraws, _Error]:
-        """Draw keys for every block at this rate, and say how large the error is.
-
-        The draws tell their own variance to first order. What that misses (keys that were never
-        drawn, noisy denominators) is measured on rows computed exactly but not planned with.
-        """
+    def draw(self, rate: float, seed: int, stream: int) -> AttentionDraws:
+        """Draw keys for every block at this rate."""
         rates = AttentionRates(
             self.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
         )
-        draws = attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
+        return attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
+
+    def error(self, draws: AttentionDraws, delta: float) -> _Error:
+        """How large the error of these draws is.
+
+        They tell their own variance to first order. What that misses (keys that were never drawn,
+        noisy denominators) is measured on rows computed exactly but not planned with.
+        """
         known = ~np.isnan(draws.variance)
         bound = float(draws.bound[known].sum())
         share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
@@ -246,7 +273,7 @@ class _Plan:
             variance = len(self.blocks.query_order) * float(measured.mean())
         elif predicted > 0:
             variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
-        return draws, _Error(variance, variance * spread(per_block, delta))
+        return _Error(variance, variance * spread(per_block, delta))
 
 
 def _pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:

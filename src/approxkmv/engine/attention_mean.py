@@ -20,8 +20,9 @@ from approxkmv.leaves import Array, AttentionHead, Float64, Index, Index32, proj
 # At most so many rows, and such a part of the exact work, for rows of largest variance and others.
 _MOST_ROWS, _LEAST_KEYS_PER_ROW = 256, 128
 _POINTS_FOR_PREDICTION = 1024
-# The prediction decides only whether rows are worth computing.
-_HOPELESS = 4.0
+# A prediction and a few rows decide only whether more rows are worth computing. The rows see sharp
+# heads that the prediction takes for flat, the prediction a few large values that the rows miss.
+_FIRST_ROWS, _HOPELESS = 16, 4.0
 # Where it is a near thing, four times as many rows: the next strata are four times as large, but
 # the sharpest rows are out of them.
 _SECOND_TRY, _NEARLY = 4, 2.0
@@ -49,6 +50,9 @@ def mean_output(
     variance = _score_variance(head, some, n_threads)
     if not _predicted_error(head, variance) <= _HOPELESS * allowed:  # it may not be a number
         return None
+    _, squares = _computed(head, rng.integers(n_queries, size=_FIRST_ROWS), n_threads)
+    if not n_queries * float(squares.mean()) <= _HOPELESS * allowed:
+        return None
     everyone = np.arange(n_queries, dtype=np.int32)
     order = np.argsort(-_score_variance(head, everyone, n_threads), kind="stable")
     for size in (n_largest, _SECOND_TRY * n_largest):
@@ -74,12 +78,21 @@ def _from_rows(
     per_stratum = max(4, n_largest // max(1, len(edges) - 1))
     drawn = [rng.choice(order[a:b], per_stratum) for a, b in pairwise(edges)]
     rows = np.concatenate([order[:n_largest], *drawn])
+    outputs, squares = _computed(head, rows, n_threads)
+    by_stratum = squares[n_largest:].reshape(len(drawn), per_stratum)
+    error = float(np.diff(edges) @ by_stratum.mean(axis=1))
+    most = float(np.diff(edges) @ by_stratum.max(axis=1))
+    return MeanOutput(rows, outputs, error, len(rows) * n_keys), most
+
+
+def _computed(head: AttentionHead, rows: Index, n_threads: int | None) -> tuple[Array, Float64]:
+    """Exact outputs of some rows, and squared errors of the mean there, for moved values."""
     sums = tile_product(
         head.queries[rows],
         head.keys,
         head.values,
         query_shift=np.zeros(len(rows)),
-        key_shift=np.zeros(n_keys),
+        key_shift=np.zeros(len(head.keys)),
         slope=head.scale,
         key_centre=head.key_centre,
         online=True,
@@ -87,11 +100,8 @@ def _from_rows(
     )
     assert sums.totals is not None
     outputs = sums.out / sums.totals[:, None]
-    moved = (outputs[n_largest:] - head.value_centre) * head.value_factor
-    squares = (moved**2).sum(axis=1).reshape(len(drawn), per_stratum)
-    error = float(np.diff(edges) @ squares.mean(axis=1))
-    most = float(np.diff(edges) @ squares.max(axis=1))
-    return MeanOutput(rows, outputs, error, len(rows) * n_keys), most
+    moved = (outputs - head.value_centre) * head.value_factor
+    return outputs, (moved**2).sum(axis=1)
 
 
 def _score_variance(head: AttentionHead, rows: Index32, n_threads: int | None) -> Float64:
