@@ -247,32 +247,33 @@ struct Sketches {
 
 /// Sketches in groups of `group`: out[group][dim][point], with two coordinates more, so that the inner
 /// product of a query and a key is -distance^2 / 2; and half of each squared radius, minus infinity
-/// for points that do not look.
+/// for points that do not look. `zeros` has as many as a sketch has coordinates.
 inline void pack_sketches(const Sketches &points, const std::int32_t *order, std::size_t n, int group,
-                          bool query, float *out, float *reach) {
+                          bool query, const double *zeros, const TypedKernels<float> &kernels, float *out,
+                          float *reach) {
   const std::size_t d = points.n_dims, stride = std::size_t(group);
-  for (std::size_t start = 0; start < n; start += stride, out += stride * (d + 2)) {
-    for (std::size_t c = 0; c < stride; ++c) {
-      const std::size_t at = start + c;
-      if (at + 2 * stride < n) __builtin_prefetch(points[order[at + 2 * stride]]);
-      if (at >= n) {
-        for (std::size_t l = 0; l < d; ++l) out[l * stride + c] = 0;
-        out[(query ? d : d + 1) * stride + c] = -std::numeric_limits<float>::max();
-        out[(query ? d + 1 : d) * stride + c] = 1;
-        *reach++ = -std::numeric_limits<float>::infinity();
-        continue;
-      }
-      const float *point = points[order[at]];
-      float square = 0;
-      for (std::size_t l = 0; l < d; ++l) {
-        square += point[l] * point[l];
-        out[l * stride + c] = point[l];
-      }
-      out[(query ? d : d + 1) * stride + c] = -0.5f * square;
-      out[(query ? d + 1 : d) * stride + c] = 1;
-      *reach++ = points.radius_squared ? 0.5f * points.radius_squared[order[at]]
-                                       : -std::numeric_limits<float>::infinity();
+  for (std::size_t start = 0; start < n; start += stride, out += stride * (d + 2), reach += stride) {
+    for (std::size_t at = start + 2 * stride; at < std::min(n, start + 3 * stride); ++at)
+      __builtin_prefetch(points[order[at]]);
+    const std::size_t real = std::min(stride, n - start);
+    const std::int32_t *some = order + start;
+    std::size_t c = 0;
+    for (; c + 4 <= real; c += 4) {
+      const float *const four[4] = {points[some[c]], points[some[c + 1]], points[some[c + 2]],
+                                    points[some[c + 3]]};
+      kernels.pack_four(four, zeros, 1.0, d, stride, out + c);
     }
+    for (; c < stride; ++c)
+      for (std::size_t l = 0; l < d; ++l) out[l * stride + c] = c < real ? points[some[c]][l] : 0.0f;
+    float *square = out + (query ? d : d + 1) * stride, *one = out + (query ? d + 1 : d) * stride;
+    std::fill_n(square, stride, 0.0f);
+    std::fill_n(one, stride, 1.0f);
+    for (std::size_t l = 0; l < d; ++l)
+      for (c = 0; c < stride; ++c) square[c] -= 0.5f * out[l * stride + c] * out[l * stride + c];
+    std::fill(square + real, square + stride, -std::numeric_limits<float>::max());
+    std::fill_n(reach, stride, -std::numeric_limits<float>::infinity());
+    if (points.radius_squared)
+      for (c = 0; c < real; ++c) reach[c] = 0.5f * points.radius_squared[some[c]];
   }
 }
 
@@ -291,6 +292,7 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
   const std::size_t d = query_sketches.n_dims + 2;
   const double floor = std::log(threshold);
   constexpr std::size_t kAhead = 8;
+  const std::vector<double> zeros(d, 0.0);
   struct Space {
     std::vector<float> queries, query_reach;
     Buffer<float> keys, key_reach;
@@ -321,14 +323,14 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
         numbers(key_sketches, cols, n_cols, s.col_of);
         // What is known of a row is read for each of its matches: sent for now, it is there by then.
         for (const auto row : s.row_of) __builtin_prefetch(known.indptr + row);
-        pack_sketches(query_sketches, rows, n_rows, sketch.rows, true, s.queries.data(),
-                      s.query_reach.data());
+        pack_sketches(query_sketches, rows, n_rows, sketch.rows, true, zeros.data(), sketch,
+                      s.queries.data(), s.query_reach.data());
         for (const auto row : s.row_of)
           for (auto p = known.indptr[row]; p < known.indptr[row + 1]; p += 8) __builtin_prefetch(known.cols + p);
         for (std::size_t k = 0; k < n_cols; k += kPanelKeys) {
           const std::size_t n_keys = std::min<std::size_t>(kPanelKeys, n_cols - k);
-          pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, false, s.keys.get(),
-                        s.key_reach.get());
+          pack_sketches(key_sketches, cols + k, n_keys, sketch.group_keys, false, zeros.data(), sketch,
+                        s.keys.get(), s.key_reach.get());
           // Mirrored, queries behind the panel have met its keys from the other side.
           const std::size_t last_row = mirrored ? std::min(n_rows, k + n_keys) : n_rows;
           for (std::size_t q = 0; q < last_row; q += kBlockRows) {

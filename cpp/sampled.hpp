@@ -115,6 +115,7 @@ template <class T> class Sampler {
     if (smooth_.moments) add_smooth_part(n_rows, s);
     for (std::size_t i = 0; i < n_rows; ++i) {
       double *row = s.sums.get() + n_sums * i;
+      fetch_ahead(rows + i, n_rows - i, s);
       correct(rows[i], s, row);
       std::copy_n(row, n_columns_, sums.out + std::size_t(rows[i]) * n_columns_);
       sums.variance[rows[i]] = row[n_columns_];
@@ -287,6 +288,19 @@ template <class T> class Sampler {
     for (std::size_t i = 0; i < n_rows; ++i) {
       const T *point = s.queries.get() + i / strip * strip * g_.keys.d + i % strip;
       s.sums.get()[3 * i] += double(s.query_scale.get()[i]) * s.moments.at(point, strip);
+    }
+  }
+
+  /// Lists of found pairs, and what is known of their keys, lie anywhere in memory: each is sent for
+  /// while the rows before it are corrected.
+  void fetch_ahead(const std::int32_t *rows, std::size_t n_rows, const Space &s) const {
+    if (n_rows > 12) __builtin_prefetch(found_.indptr + rows[12]);
+    if (n_rows > 8) found_.prefetch(rows[8]);
+    if (n_rows <= 4) return;
+    for (auto p = found_.indptr[rows[4]]; p < found_.indptr[rows[4] + 1]; ++p) {
+      const auto key = std::size_t(found_.cols[p]);
+      __builtin_prefetch(&s.inverse_of[key]);
+      __builtin_prefetch(x_ + key * n_columns_);
     }
   }
 

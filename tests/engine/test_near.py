@@ -167,9 +167,9 @@ def test_few_points_look_for_partners_in_large_cells(monkeypatch: pytest.MonkeyP
     depths = []
     in_cells = Search._in_cells
 
-    def noted(search: Search, points: Sketches, depth: int) -> NewPairs:
+    def noted(search: Search, points: Sketches, depth: int, known: FoundPairs) -> NewPairs:
         depths.append((len(points.queries), depth))
-        return in_cells(search, points, depth)
+        return in_cells(search, points, depth, known)
 
     monkeypatch.setattr(Search, "_in_cells", noted)
     for n_lonely in (2000, 300):
