@@ -167,9 +167,9 @@ def test_few_points_look_for_partners_in_large_cells(monkeypatch: pytest.MonkeyP
     depths = []
     in_cells = Search._in_cells
 
-    def noted(search: Search, points: Sketches, depth: int, known: FoundPairs) -> NewPairs:
+    def noted(search: Search, points: Sketches, depth: int) -> NewPairs:
         depths.append((len(points.queries), depth))
-        return in_cells(search, points, depth, known)
+        return in_cells(search, points, depth)
 
     monkeypatch.setattr(Search, "_in_cells", noted)
     for n_lonely in (2000, 300):
@@ -237,6 +237,15 @@ def test_few_tilings_and_neighbours_leave_nobody_alone() -> None:
         check_found(groups, search.found)
     assert 5 <= (lacking[0] > 3).sum() <= 0.02 * 4096
     assert (lacking[1] > 3).sum() <= 0.2 * (lacking[0] > 3).sum()
+
+
+def test_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same whether all are counted at once or a few at a time."""
+    numbers = np.random.default_rng(0).integers(0, 7, 1000).astype(np.int32)
+    for at_once in (10, 10_000):
+        monkeypatch.setattr(near, "_COUNTED", at_once)
+        np.testing.assert_array_equal(near.counts(numbers, 9), np.bincount(numbers, minlength=9))
+        assert near.counts(numbers[:0], 3).tolist() == [0, 0, 0]
 
 
 def test_what_one_point_has_found_the_other_has() -> None:

@@ -48,9 +48,7 @@ _FEW, _LONE_TILINGS, _MOST_SCANNED = 4.0, 3, 2**29
 _CHECKED, _CHECKED_ALL = 4, 16_384
 # Draws of a smaller probability may miss a pair without a trace.
 _SELDOM = 0.1
-_POINTS_PER_SCAN, _SQUARED = 4096, 2**16
-# From so many tilings on most pairs that one shows are known.
-_MANY_TILINGS = 3
+_POINTS_PER_SCAN, _SQUARED, _COUNTED = 4096, 2**16, 2**22
 
 
 class Missing(NamedTuple):
@@ -76,7 +74,6 @@ class Search:
         n_keys = len(geometry.keys)
         same = geometry.queries is geometry.keys
         self.found = diagonal(n_keys) if same else FoundPairs.none(len(geometry.queries))
-        self._none = FoundPairs.none(len(geometry.queries))
         self.geometry, self.bandwidth = geometry, bandwidth
         self.pilot, self.query_blocks, self.key_tiles = pilot, query_blocks, key_tiles
         self.sketch_dims: int | None = None
@@ -101,9 +98,7 @@ class Search:
         points = self._sketches(query_index, key_index)
         depth = cell_depth(max(len(query_index), len(key_index)))
         for _ in range(n_tilings):
-            # At first few pairs are known: to merge them again takes less than to ask for each.
-            known = self.found if self.n_tilings >= _MANY_TILINGS else self._none
-            self._add(self._in_cells(points, depth, known))
+            self._add(self._in_cells(points, depth))
             if self.n_tilings == 0:
                 self.first_squares = self._known_squares()
             self.n_tilings += 1
@@ -139,7 +134,7 @@ class Search:
         n_queries, n_keys = len(self.query_blocks.order), len(self.key_tiles.order)
         everyone = self._sketches(*self.everywhere)
         of_query = np.diff(self.found.indptr) - self.pilot.symmetric
-        of_key = np.bincount(self.found.cols, minlength=n_keys) - self.pilot.symmetric
+        of_key = counts(self.found.cols, n_keys) - self.pilot.symmetric
         met: list[NewPairs] = []
         for attempt in range(_LONE_TILINGS + 1):
             # In the end those that are left without any.
@@ -165,11 +160,11 @@ class Search:
         if _are_few(points):
             self._count(n_queries * n_keys)
             everyone = (np.arange(n, dtype=np.int32) for n in (n_queries, n_keys))
-            return self._search(points, _every_pair(*everyone), self.found)
+            return self._search(points, _every_pair(*everyone))
         # The fewer there are, the larger the cells in which they can look for partners.
         many, few = max(n_queries, n_keys), min(n_queries, n_keys)
         fewer_cuts = max(0, int(math.log2(many / few)) - 1)
-        return self._in_cells(points, max(0, cell_depth(many) - fewer_cuts), self.found)
+        return self._in_cells(points, max(0, cell_depth(many) - fewer_cuts))
 
     def whole_rows(self, query_index: Index32, threshold: float) -> None:
         """Compare some queries with all keys, in full: all their pairs from a value on are found.
@@ -209,7 +204,7 @@ class Search:
         one_in = 1 if n_queries <= _CHECKED_ALL else _CHECKED
         some = queries[int(self.rng.integers(one_in)) :: one_in].copy()
         points = self._sketches(some, keys)
-        rows, cols, values = met = self._in_cells(points, cell_depth(len(keys)), self.found)
+        rows, cols, values = met = self._in_cells(points, cell_depth(len(keys)))
         self._add(met)
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
         seldom = rate[block, tile] * size[cols] < _SELDOM
@@ -228,18 +223,18 @@ class Search:
             self.geometry, sketcher, self.query_blocks, query_index, key_index, self.n_threads
         )
 
-    def _in_cells(self, points: Sketches, depth: int, known: FoundPairs) -> NewPairs:
-        """Pairs of a tiling that is cut so many times, without those that are known."""
+    def _in_cells(self, points: Sketches, depth: int) -> NewPairs:
+        """New pairs of a tiling that is cut so many times."""
         directions = self.rng.standard_normal((points.keys.shape[1], depth)).astype(np.float32)
         n_sketched = len(points.queries) * len(points.keys) >> depth
         self._count(n_sketched // 2 if points.queries is points.keys else n_sketched)
         tiling = _tiling(points, directions, self.n_threads)
         if (len(points.queries), len(points.keys)) == tuple(map(len, self.everywhere)):
             self.by_cells = points.query_index[tiling.query_order]
-        return self._search(points, tiling, known)
+        return self._search(points, tiling)
 
-    def _search(self, points: Sketches, tiling: Tiling, known: FoundPairs) -> NewPairs:
-        """Pairs in the cells of a tiling, not known; of two points among themselves one pair."""
+    def _search(self, points: Sketches, tiling: Tiling) -> NewPairs:
+        """New pairs in the cells of a tiling; of two points among themselves one pair."""
         return cell_pairs(
             self.geometry.queries,
             self.geometry.keys,
@@ -247,7 +242,7 @@ class Search:
             self.pilot.threshold,
             points,
             tiling,
-            known,
+            self.found,
             mirrored=points.queries is points.keys,
             n_threads=self.n_threads,
         )
@@ -300,6 +295,14 @@ def cell_depth(n_keys: int) -> int:
     """
     depth = math.log2(max(1, n_keys) / 32) / 2
     return max(0, round(depth if n_keys <= 32768 else math.log2(n_keys / 1024)))
+
+
+def counts(numbers: Index32, n: int) -> Index:
+    """How often each number below n occurs; a part at a time, as NumPy makes a wider copy of all."""
+    found = np.zeros(n, np.int64)
+    for first in range(0, len(numbers), _COUNTED):
+        found += np.bincount(numbers[first : first + _COUNTED], minlength=n)
+    return found
 
 
 def some_queries(points: Sketches, chosen: npt.NDArray[np.bool_]) -> Sketches:
