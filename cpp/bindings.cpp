@@ -13,6 +13,9 @@
 #include "sampled_attention.hpp"
 #include "threads.hpp"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -195,6 +198,10 @@ nb::tuple new_pairs(PairLists parts) {
     }
     part = {};  // its memory is needed elsewhere: there may be ten million pairs
   }
+#if defined(__GLIBC__)
+  // Freed by this thread, it would stay with the threads that made it: up to 100 MB.
+  if (n > (std::size_t(1) << 20)) malloc_trim(0);
+#endif
   return nb::make_tuple(handed_over(std::move(rows)), handed_over(std::move(cols)),
                         handed_over(std::move(values)));
 }

@@ -298,7 +298,7 @@ def cell_depth(n_keys: int) -> int:
 
 
 def counts(numbers: Index32, n: int) -> Index:
-    """How often each number below n occurs; a part at a time, as NumPy makes a wider copy of all."""
+    """How often each number below n occurs, a part at a time: NumPy makes a wider copy of all."""
     found = np.zeros(n, np.int64)
     for first in range(0, len(numbers), _COUNTED):
         found += np.bincount(numbers[first : first + _COUNTED], minlength=n)
