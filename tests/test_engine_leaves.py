@@ -500,7 +500,7 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
                     1.5,
                     known,
                     **options,
-                    order=None if n_threads == 1 else order,
+                    row_order=None if n_threads == 1 else order,
                     isa=isa,
                     n_threads=n_threads,
                 )

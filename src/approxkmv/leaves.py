@@ -1,8 +1,8 @@
 """The compiled loops, with instruction set and threads filled in.
 
 Each function here has a NumPy twin of the same name and arguments in :mod:`approxkmv.reference`
-(without ``n_threads``, ``isa`` and ``order``, which say how to run, not what to compute). Arrays
-are C-contiguous and already checked.
+(without ``n_threads``, ``isa`` and ``row_order``, which say how to run, not what to compute).
+Arrays are C-contiguous and already checked.
 """
 
 from __future__ import annotations
@@ -469,21 +469,21 @@ def neighbours_of_neighbours(
     width: int,
     backwards: bool = False,
     threshold: float,
-    order: Index32 | None = None,
+    row_order: Index32 | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> NewPairs:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
     Only pairs of value >= ``least`` lead on, through the first ``width`` queries met, or the last.
-    Queries are taken in ``order``: neighbours one after the other find what they read in the cache.
+    Queries are taken in ``row_order``: neighbours one after the other find what they read in cache.
     """
     return _core.neighbours_of_neighbours(
         queries,
         keys,
         -0.5 / bandwidth**2,
         *known,
-        np.arange(len(queries), dtype=np.int32) if order is None else order,
+        np.arange(len(queries), dtype=np.int32) if row_order is None else row_order,
         least,
         width,
         backwards,

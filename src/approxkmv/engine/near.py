@@ -280,7 +280,7 @@ class Search:
             width=_WIDTH,
             backwards=self.n_neighbours % 2 == 1,
             threshold=self.pilot.threshold,
-            order=self.by_cells,
+            row_order=self.by_cells,
             n_threads=self.n_threads,
         )
         self._add(met)

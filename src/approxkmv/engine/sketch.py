@@ -119,9 +119,10 @@ def _crowded(geometry: Geometry, pilot: Pilot, key_tiles: Blocks, basis: Float32
     # its BLAS spin for a while on the cores that the search needs.
     everyone, origin = np.arange(len(rows), dtype=np.int32), np.zeros(basis.shape[1])
     dots = project(of_rows, everyone, origin, np.ascontiguousarray(of_keys.T))
-    distances = np.square(of_keys).sum(axis=1) - 2 * dots
     place = min(len(keys) - 1, max(1, round(_MOST_MATCHES * len(keys) / n_keys)))
-    nearest = np.partition(distances, place, axis=1)[:, place] + np.square(of_rows).sum(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # of points too far away to be near anything
+        distances = np.square(of_keys).sum(axis=1) - 2 * dots
+        nearest = np.partition(distances, place, axis=1)[:, place] + np.square(of_rows).sum(axis=1)
     return moving_mean(nearest.astype(np.float64), _POOLED_BLOCKS)
 
 

@@ -62,6 +62,7 @@ def geometric_buckets(values: Float, ratio: float, *, closed: bool = False) -> B
     found, first = np.unique(exponent[order], return_index=True)
     return Buckets(
         rounded,
-        [float(ratio**m) for m in found.astype(np.float64)],
+        # By the same loop as above: NumPy's power of one number may differ in the last bit.
+        (ratio ** found.astype(np.float64)).tolist(),
         list(np.split(position[order], first[1:])) if len(found) else [],
     )
