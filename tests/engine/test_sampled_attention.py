@@ -16,7 +16,7 @@ from approxkmv.engine.attention import sampled_attention
 from approxkmv.engine.attention_mean import mean_output
 from approxkmv.engine.attention_order import order_blocks, pilot_rows
 from approxkmv.engine.attention_rates import solve_rate
-from approxkmv.leaves import AttentionRates
+from approxkmv.leaves import AttentionDraws, AttentionRates
 
 N, D = 4096, 32
 DELTA = 0.05
@@ -221,6 +221,17 @@ def test_draws_that_fall_short_are_added_to(monkeypatch: pytest.MonkeyPatch) -> 
             assert 0.25 * made[0].rate <= made[1].rate < made[0].rate
     assert n_added >= 6
     assert 0.85 <= float(np.median(ratios)) <= 1.2
+
+
+def test_two_draws_are_weighed_by_their_rates() -> None:
+    """Means by the rates, variances by the squares of these weights, keys in sum."""
+    one, two = np.ones(1), np.full(1, 2.0)
+    first = engine._Made(AttentionDraws(one[None], one, two, one, np.array([5])), 1.0)
+    more = engine._Made(AttentionDraws(5 * one[None], two, one, two, np.array([7])), 3.0)
+    draws, rate = first.with_more(more)
+    assert rate == 4.0
+    want = (4.0, 1 / 16 + 18 / 16, 2 / 16 + 9 / 16, 1 / 16 + 18 / 16, 12)
+    assert tuple(float(part.item()) for part in draws) == want
 
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
