@@ -313,14 +313,14 @@ template <class T>
 nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T> keys, double slope,
                                         Int64s found_indptr, Int32s found_cols,
                                         Vector<const float> found_values, Int32s order, float least,
-                                        int width, bool backwards,
+                                        int width, bool of_keys,
                                         double threshold, const std::string &isa, int n_threads) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, order.data(), least,
-                                    width, backwards, threshold, table, n_threads, poll, parts);
+    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, order.data(), order.size(), least,
+                                    width, of_keys, threshold, table, n_threads, poll, parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -373,7 +373,7 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const double> centre, double factor, T slope, bool differences,
                           Int32s query_order, Int64s block_start, Int32s key_order, Int64s tile_start,
                           Matrix<const float> rate, Vector<const T> size, Vector<const double> prefix, std::uint64_t seed,
-                          std::uint64_t stream, Int64s found_indptr, Int32s found_cols,
+                          std::uint64_t stream, Int64s blocks, Int64s found_indptr, Int32s found_cols,
                           Vector<const float> found_values, std::optional<Matrix<const T>> moments,
                           std::optional<Vector<const float>> coefficients, Matrix<const T> x, Matrix<T> out,
                           Vector<double> variance, Vector<double> mass, Vector<std::int64_t> n_drawn,
@@ -389,7 +389,8 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
   const SmoothPart<T> smooth{moments ? moments->data() : nullptr, data_or_null(coefficients)};
   const SampledSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
   run([&](const Poll &poll) {
-    return sampled_product(g, plan, found, smooth, x.data(), x.shape(1), table, n_threads, poll, sums);
+    return sampled_product(g, plan, blocks.data(), blocks.size(), found, smooth, x.data(), x.shape(1),
+                           table, n_threads, poll, sums);
   });
 }
 
@@ -529,7 +530,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
-        "found_values"_a.noconvert(), "order"_a.noconvert(), "least"_a, "width"_a, "backwards"_a,
+        "found_values"_a.noconvert(), "order"_a.noconvert(), "least"_a, "width"_a, "of_keys"_a,
         "threshold"_a, "isa"_a,
         "n_threads"_a);
   m.def("nearest_keys", &bind_nearest_keys<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
@@ -543,7 +544,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "block_start"_a.noconvert(),
         "key_order"_a.noconvert(), "tile_start"_a.noconvert(), "rate"_a.noconvert(), "size"_a.noconvert(),
-        "prefix"_a.noconvert(), "seed"_a, "stream"_a, "found_indptr"_a.noconvert(),
+        "prefix"_a.noconvert(), "seed"_a, "stream"_a, "blocks"_a.noconvert(), "found_indptr"_a.noconvert(),
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "moments"_a.noconvert().none(),
         "coefficients"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
         "n_threads"_a);

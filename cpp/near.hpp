@@ -49,6 +49,7 @@ struct NewPair {
 using PairLists = std::vector<std::vector<NewPair>>;
 
 constexpr std::size_t kCutKeys = 1 << 14;  // more keys do not cut better
+constexpr std::size_t kPointsAsked = 256;   // in a task, of points whose neighbours are asked
 
 /// Fetches the row of a matrix that will be read soon.
 template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
@@ -369,112 +370,197 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
       poll);
 }
 
-/// Queries of each key, over pairs with value >= least: a compressed transpose.
-inline void queries_of_keys(const FoundPairs &pairs, std::size_t n_queries, std::size_t n_keys, float least,
-                            std::vector<std::int64_t> &start, std::vector<std::int32_t> &queries) {
-  start.assign(n_keys + 1, 0);
-  const auto n_pairs = pairs.indptr[n_queries];
-  for (std::int64_t p = 0; p < n_pairs; ++p)
-    if (pairs.values[p] >= least) ++start[std::size_t(pairs.cols[p]) + 1];
-  for (std::size_t j = 0; j < n_keys; ++j) start[j + 1] += start[j];
-  queries.resize(std::size_t(start[n_keys]));
-  std::vector<std::int64_t> next(start.begin(), start.end() - 1);
-  for (std::size_t i = 0; i < n_queries; ++i)
-    for (auto p = pairs.indptr[i]; p < pairs.indptr[i + 1]; ++p)
-      if (pairs.values[p] >= least) queries[std::size_t(next[pairs.cols[p]]++)] = std::int32_t(i);
-}
+/// Keys of each query, over pairs with value >= least.
+struct LeadingKeys {
+  const FoundPairs &pairs;
+  float least;
 
-/// Neighbours of neighbours: for each query the keys of other queries that share one of its keys.
-/// Only pairs with value >= `least` lead on, through the first `width` queries met, or the last ones if
-/// `backwards`; new pairs with value >= `threshold` are listed. Queries are taken in the given order: in
-/// that of the cells of a tiling many lists and points are in the cache already.
-template <class T>
-bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
-                              const FoundPairs &known, const std::int32_t *order, float least,
-                              int width, bool backwards,
-                              double threshold,
-                              const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-                              PairLists &parts) {
-  constexpr std::size_t kRowsPerTask = 256, kRowsAtOnce = 16, kAhead = 4;
-  std::vector<std::int64_t> sharing_start;
-  std::vector<std::int32_t> sharing;
-  queries_of_keys(known, queries.n, keys.n, least, sharing_start, sharing);
+  void fetch_place(std::int32_t query) const { __builtin_prefetch(pairs.indptr + query); }
+  void fetch(std::int32_t query) const { pairs.prefetch(query); }
+  bool known(std::int32_t, std::int32_t) const { return false; }  // all of them are marked
+
+  /// Marks the keys that a query knows, whether they lead on or not.
+  void mark(std::int32_t query, std::int32_t *seen_by) const {
+    for (auto p = pairs.indptr[query]; p < pairs.indptr[query + 1]; ++p) seen_by[pairs.cols[p]] = query;
+  }
+
+  /// Calls then(key) for each of them, from the last if `backwards`, until it returns false.
+  template <class Then> bool each(std::int32_t query, bool backwards, const Then &then) const {
+    const auto first = pairs.indptr[query], n = pairs.indptr[query + 1] - first;
+    for (std::int64_t p = 0; p < n; ++p) {
+      const auto at = backwards ? first + n - 1 - p : first + p;
+      if (pairs.values[at] >= least && !then(pairs.cols[at])) return false;
+    }
+    return true;
+  }
+};
+
+/// Queries of each key, over the same pairs: a compressed transpose.
+struct LeadingQueries {
+  const FoundPairs &pairs;
+  std::vector<std::int64_t> start;
+  std::vector<std::int32_t> queries;
+
+  LeadingQueries(const LeadingKeys &keys_of, std::size_t n_queries, std::size_t n_keys)
+      : pairs(keys_of.pairs), start(n_keys + 1, 0) {
+    const auto n_pairs = pairs.indptr[n_queries];
+    for (std::int64_t p = 0; p < n_pairs; ++p)
+      if (pairs.values[p] >= keys_of.least) ++start[std::size_t(pairs.cols[p]) + 1];
+    for (std::size_t j = 0; j < n_keys; ++j) start[j + 1] += start[j];
+    queries.resize(std::size_t(start[n_keys]));
+    std::vector<std::int64_t> next(start.begin(), start.end() - 1);
+    for (std::size_t i = 0; i < n_queries; ++i)
+      for (auto p = pairs.indptr[i]; p < pairs.indptr[i + 1]; ++p)
+        if (pairs.values[p] >= keys_of.least) queries[std::size_t(next[pairs.cols[p]]++)] = std::int32_t(i);
+  }
+
+  std::int64_t count(std::int32_t key) const { return start[std::size_t(key) + 1] - start[key]; }
+  void fetch_place(std::int32_t key) const { __builtin_prefetch(&start[key]); }
+  void fetch(std::int32_t key) const {
+    for (auto p = start[key]; p < start[std::size_t(key) + 1]; p += 16) __builtin_prefetch(&queries[std::size_t(p)]);
+  }
+  // Pairs that lead nowhere are not in the lists.
+  bool known(std::int32_t key, std::int32_t query) const { return pairs.has(query, key); }
+  void mark(std::int32_t key, std::int32_t *seen_by) const {
+    for (auto p = start[key]; p < start[std::size_t(key) + 1]; ++p) seen_by[queries[std::size_t(p)]] = key;
+  }
+
+  template <class Then> bool each(std::int32_t key, bool backwards, const Then &then) const {
+    const auto first = start[key], n = count(key);
+    for (std::int64_t p = 0; p < n; ++p)
+      if (!then(queries[std::size_t(backwards ? first + n - 1 - p : first + p)])) return false;
+    return true;
+  }
+};
+
+/// For points of one side, in the given order, those of the other side that they may be near to: partners
+/// of others that share a partner with them, of the first `width` such others, or the last ones if
+/// `backwards`. Calls look(task, point, candidates) for each; what is known is no candidate.
+template <class Own, class Others, class Look>
+bool through_neighbours(const Own &own, const Others &others_of, const std::vector<std::int32_t> &order,
+                        std::size_t n_partners, int width, bool backwards, int n_threads,
+                        const Poll &poll, const Look &look) {
+  constexpr std::size_t kAtOnce = 16;
   struct Space {
-    std::vector<std::int32_t> seen_by;            // [key]
-    std::vector<std::int32_t> others[kRowsAtOnce];  // queries that share a key
+    std::vector<std::int32_t> seen_by;           // [partner]
+    std::vector<std::int32_t> others[kAtOnce];  // points that share a partner
     std::vector<std::int32_t> candidates;
   };
   std::vector<Space> spaces(n_threads);
-  for (Space &s : spaces) s.seen_by.assign(keys.n, -1);
-  parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
-  const double floor = std::log(threshold);
-  const auto leading = [&](std::size_t row, const auto &then) {
-    for (auto p = known.indptr[row]; p < known.indptr[row + 1]; ++p)
-      if (known.values[p] >= least && !then(known.cols[p])) return;
-  };
-  // Queries, up to `width`, that share a key with query `row`.
-  const auto sharing_a_key = [&](std::size_t row, std::vector<std::int32_t> &others) {
+  for (Space &s : spaces) s.seen_by.assign(n_partners, -1);
+  const auto share_a_partner = [&](std::int32_t point, std::vector<std::int32_t> &others) {
     others.clear();
-    const auto first = known.indptr[row], n = known.indptr[row + 1] - first;
-    for (std::int64_t p = 0; p < n; ++p) {
-      const auto at = backwards ? first + n - 1 - p : first + p;
-      if (!(known.values[at] >= least)) continue;
-      const std::int32_t key = known.cols[at];
-      const auto start = sharing_start[key], n_sharing = sharing_start[key + 1] - start;
-      for (std::int64_t q = 0; q < n_sharing; ++q) {
-        const auto other = sharing[std::size_t(backwards ? start + n_sharing - 1 - q : start + q)];
-        if (std::size_t(other) == row || std::find(others.begin(), others.end(), other) != others.end())
-          continue;
-        if (others.size() == std::size_t(width)) return;
+    own.each(point, backwards, [&](std::int32_t partner) {
+      return others_of.each(partner, backwards, [&](std::int32_t other) {
+        if (other == point || std::find(others.begin(), others.end(), other) != others.end()) return true;
+        if (others.size() == std::size_t(width)) return false;
         others.push_back(other);
-      }
-    }
+        return true;
+      });
+    });
   };
-  const auto fetch = [](const auto *p) { __builtin_prefetch(p); return true; };
   return parallel_for(
-      parts.size(), n_threads,
+      (order.size() + kPointsAsked - 1) / kPointsAsked, n_threads,
       [&](std::size_t task, int slot) {
         Space &s = spaces[slot];
-        const std::size_t last = std::min(queries.n, (task + 1) * kRowsPerTask);
-        for (std::size_t first = task * kRowsPerTask; first < last; first += kRowsAtOnce) {
-          const std::size_t n = std::min(kRowsAtOnce, last - first);
+        const std::size_t last = std::min(order.size(), (task + 1) * kPointsAsked);
+        for (std::size_t first = task * kPointsAsked; first < last; first += kAtOnce) {
+          const std::size_t n = std::min(kAtOnce, last - first);
+          const std::int32_t *points = order.data() + first;
           // Each step reads what the one before has sent for: lists lie anywhere in memory.
-          const std::int32_t *rows = order + first;
-          for (std::size_t r = 0; r < n; ++r) fetch(known.indptr + rows[r]);
-          for (std::size_t r = 0; r < n; ++r) known.prefetch(rows[r]);
+          for (std::size_t r = 0; r < n; ++r) own.fetch_place(points[r]);
+          for (std::size_t r = 0; r < n; ++r) own.fetch(points[r]);
           for (std::size_t r = 0; r < n; ++r)
-            leading(std::size_t(rows[r]), [&](std::int32_t key) { return fetch(&sharing_start[key]); });
+            own.each(points[r], false, [&](std::int32_t p) { return others_of.fetch_place(p), true; });
           for (std::size_t r = 0; r < n; ++r)
-            leading(std::size_t(rows[r]),
-                    [&](std::int32_t key) { return fetch(sharing.data() + sharing_start[key]); });
+            own.each(points[r], false, [&](std::int32_t p) { return others_of.fetch(p), true; });
           for (std::size_t r = 0; r < n; ++r) {
-            sharing_a_key(std::size_t(rows[r]), s.others[r]);
-            for (const auto other : s.others[r]) fetch(known.indptr + other);
+            share_a_partner(points[r], s.others[r]);
+            for (const auto other : s.others[r]) own.fetch_place(other);
           }
           for (std::size_t r = 0; r < n; ++r)
-            for (const auto other : s.others[r]) known.prefetch(other);
+            for (const auto other : s.others[r]) own.fetch(other);
           for (std::size_t r = 0; r < n; ++r) {
-            const std::int32_t row = rows[r];
-            const auto i = std::size_t(row);
+            const std::int32_t point = points[r];
             s.candidates.clear();
-            for (auto p = known.indptr[i]; p < known.indptr[i + 1]; ++p) s.seen_by[known.cols[p]] = row;
+            own.mark(point, s.seen_by.data());
             for (const auto other : s.others[r])
-              leading(std::size_t(other), [&](std::int32_t key) {
-                if (s.seen_by[key] != row) s.candidates.push_back(key);
-                s.seen_by[key] = row;
+              own.each(other, false, [&](std::int32_t p) {
+                if (s.seen_by[p] != point && !own.known(point, p)) s.candidates.push_back(p);
+                s.seen_by[p] = point;
                 return true;
               });
-            for (std::size_t c = 0; c < s.candidates.size(); ++c) {
-              if (c + kAhead < s.candidates.size()) prefetch(keys, s.candidates[c + kAhead]);
-              const auto key = s.candidates[c];
-              const double exponent =
-                  slope * double(kernels.squared_distance(queries[i], keys[key], keys.d));
-              if (exponent >= floor) parts[task].push_back({row, key, float(std::exp(exponent))});
-            }
+            look(task, point, s.candidates);
           }
         }
       },
       poll);
+}
+
+/// Which keys fewer queries lead to than to some other key of one of these queries.
+inline std::vector<char> fall_behind(const LeadingKeys &keys_of, const LeadingQueries &queries_of,
+                                     std::size_t n_queries, std::size_t n_keys, int n_threads, const Poll &poll) {
+  constexpr std::size_t kQueriesPerTask = 4096;
+  std::vector<std::vector<char>> behind(n_threads, std::vector<char>(n_keys, 0));
+  parallel_for(
+      (n_queries + kQueriesPerTask - 1) / kQueriesPerTask, n_threads,
+      [&](std::size_t task, int slot) {
+        const std::size_t last = std::min(n_queries, (task + 1) * kQueriesPerTask);
+        for (std::size_t i = task * kQueriesPerTask; i < last; ++i) {
+          const auto query = std::int32_t(i);
+          std::int64_t most = 0;
+          keys_of.each(query, false, [&](std::int32_t key) { return most = std::max(most, queries_of.count(key)), true; });
+          keys_of.each(query, false, [&](std::int32_t key) {
+            if (queries_of.count(key) < most) behind[slot][key] = 1;
+            return true;
+          });
+        }
+      },
+      poll);
+  for (std::size_t t = 1; t < behind.size(); ++t)
+    for (std::size_t j = 0; j < n_keys; ++j) behind[0][j] |= behind[t][j];
+  return std::move(behind[0]);
+}
+
+/// Neighbours of neighbours: for each query the keys of other queries that share one of its keys; or, with
+/// `of_keys`, for each key that falls behind the queries of other keys that share one of its queries.
+/// Only pairs with value >= `least` lead on; new pairs with value >= `threshold` are listed. Points are
+/// taken in the given order: in that of the cells of a tiling many lists and points are in the cache.
+template <class T>
+bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
+                              const FoundPairs &known, const std::int32_t *order, std::size_t n_listed, float least,
+                              int width, bool of_keys,
+                              double threshold,
+                              const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
+                              PairLists &parts) {
+  constexpr std::size_t kAhead = 4;
+  const LeadingKeys keys_of{known, least};
+  const LeadingQueries queries_of(keys_of, queries.n, keys.n);
+  const double floor = std::log(threshold);
+  const auto look = [&](std::size_t task, const Rows<T> &others, const std::vector<std::int32_t> &candidates,
+                        const auto &pair) {
+    for (std::size_t c = 0; c < candidates.size(); ++c) {
+      if (c + kAhead < candidates.size()) prefetch(others, candidates[c + kAhead]);
+      const auto [row, col] = pair(candidates[c]);
+      const double exponent = slope * double(kernels.squared_distance(queries[row], keys[col], keys.d));
+      if (exponent >= floor) parts[task].push_back({row, col, float(std::exp(exponent))});
+    }
+  };
+  std::vector<std::int32_t> listed(order, order + n_listed);
+  if (of_keys) {
+    const auto behind = fall_behind(keys_of, queries_of, queries.n, keys.n, n_threads, poll);
+    listed.erase(std::remove_if(listed.begin(), listed.end(), [&](std::int32_t j) { return !behind[j]; }), listed.end());
+  }
+  parts.resize((listed.size() + kPointsAsked - 1) / kPointsAsked);
+  if (of_keys)
+    return through_neighbours(queries_of, keys_of, listed, queries.n, width, true, n_threads, poll,
+                              [&](std::size_t task, std::int32_t key, const std::vector<std::int32_t> &candidates) {
+                                look(task, queries, candidates, [&](std::int32_t c) { return std::make_pair(c, key); });
+                              });
+  return through_neighbours(keys_of, queries_of, listed, keys.n, width, false, n_threads, poll,
+                            [&](std::size_t task, std::int32_t row, const std::vector<std::int32_t> &candidates) {
+                              look(task, keys, candidates, [&](std::int32_t c) { return std::make_pair(row, c); });
+                            });
 }
 
 /// Union of known pairs and new ones (any order, repeats allowed), by query, columns ascending.

@@ -466,13 +466,13 @@ def test_mirrored_cell_pairs(isa: str, dtype: Any) -> None:
 
 @functools.cache
 def neighbour_case(
-    m: int, n: int, least: float, width: int, threshold: float, backwards: bool
+    m: int, n: int, least: float, width: int, threshold: float, of_keys: bool
 ) -> tuple[Any, ...]:
     """Small integer coordinates, so that no distance is rounded and the pairs are the twin's."""
     rng = np.random.default_rng([m, n])
     queries, keys = rng.integers(-2, 3, (m, 2)), rng.integers(-2, 3, (n, 2))
     known = some_pairs(m, n, 5 / max(n, 5))
-    options = {"least": least, "width": width, "threshold": threshold, "backwards": backwards}
+    options = {"least": least, "width": width, "threshold": threshold, "of_keys": of_keys}
     found = reference.neighbours_of_neighbours(queries, keys, 1.5, known, **options)
     return queries, keys, known, options, in_order(*found)
 
@@ -480,19 +480,20 @@ def neighbour_case(
 @pytest.mark.parametrize("width", [1, 3, 1000])
 @pytest.mark.parametrize("least", [0.0, 0.3, 2.0])
 def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float) -> None:
-    """The pairs of the twin, on any number of threads."""
+    """The pairs of the twin, on any number of threads, asked from either side."""
     shapes = [*SHAPES[:-1], (60, 80)]
     if (width, least) == (3, 0.3):
-        shapes.append((300, 70))  # more than one task
-    for (m, n), backwards in itertools.product(shapes, [False, True]):
-        case = neighbour_case(m, n, least, width, 0.2, backwards)
+        shapes += [(300, 70), (70, 300)]  # more than one task
+    for (m, n), of_keys in itertools.product(shapes, [False, True]):
+        case = neighbour_case(m, n, least, width, 0.2, of_keys)
         queries, keys, known, options, want = case
-        if m == 300:
+        if max(m, n) == 300:
             assert len(want[0]) > 100
-            other = neighbour_case(m, n, least, width, 0.2, not backwards)[-1]
+            other = neighbour_case(m, n, least, width, 0.2, not of_keys)[-1]
             assert {*zip(*want[:2], strict=True)} != {*zip(*other[:2], strict=True)}
         for n_threads in THREADS:
-            order = np.random.default_rng(n_threads).permutation(m).astype(np.int32)
+            n_points = n if of_keys else m
+            order = np.random.default_rng(n_threads).permutation(n_points).astype(np.int32)
             got = in_order(
                 *leaves.neighbours_of_neighbours(
                     queries.astype(dtype),
@@ -500,7 +501,7 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
                     1.5,
                     known,
                     **options,
-                    row_order=None if n_threads == 1 else order,
+                    order=None if n_threads == 1 else order,
                     isa=isa,
                     n_threads=n_threads,
                 )
@@ -694,6 +695,26 @@ def test_sampled_product_without_a_smooth_part(isa: str, dtype: Any, share: floa
                 allowed += share * 4 * (((e + np.abs(signed)) * off + off**2) @ of_key)
                 allowed += float(np.finfo(dtype).smallest_normal) * (n + of_key.sum())
                 assert (np.abs(estimate[rows] - wanted[rows]) <= allowed).all()
+
+
+def test_sampled_product_of_some_blocks(isa: str, dtype: Any) -> None:
+    """What all blocks together draw; the other blocks are left alone, or are 0."""
+    n_blocks = 5
+    a = engine_case(300, 400, 3, dtype, False)
+    x = np.random.default_rng(0).standard_normal((400, 1)).astype(dtype)
+    g, plan = geometry_of(a), draw_plan(300, np.abs(x[:, 0]), n_blocks, 3, 0.3)
+    found = true_pairs(a, 0.1)
+    whole = leaves.sampled_product(g, plan, found, x, isa=isa)
+    first, others = np.array([1, n_blocks - 1]), np.array([0, *range(2, n_blocks - 1)])
+    part = leaves.sampled_product(g, plan, found, x, blocks=first, isa=isa)
+    want = reference.sampled_product(g, plan, found, x, blocks=first)
+    for got, twin, every in zip(part, want, whole, strict=True):
+        np.testing.assert_array_equal(got != 0, twin != 0)
+        np.testing.assert_array_equal(got[got != 0], every[got != 0])
+    assert (part.out == 0).any()
+    rest = leaves.sampled_product(g, plan, found, x, blocks=others, into=part, isa=isa)
+    for got, every in zip(rest, whole, strict=True):
+        np.testing.assert_array_equal(got, every)
 
 
 @pytest.mark.parametrize("differences", [False, True])

@@ -467,26 +467,29 @@ def neighbours_of_neighbours(
     *,
     least: float,
     width: int,
-    backwards: bool = False,
+    of_keys: bool = False,
     threshold: float,
-    row_order: Index32 | None = None,
+    order: Index32 | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> NewPairs:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
-    Only pairs of value >= ``least`` lead on, through the first ``width`` queries met, or the last.
-    Queries are taken in ``row_order``: neighbours one after the other find what they read in cache.
+    Only pairs of value >= ``least`` lead on, through the first ``width`` queries met. ``of_keys``
+    goes the other way, through the last keys met that share a query, for keys that fall behind:
+    fewer queries lead to them than to another key of one of these. Points are taken in ``order``:
+    neighbours one after the other find what they read in cache.
     """
+    n_points = len(keys if of_keys else queries)
     return _core.neighbours_of_neighbours(
         queries,
         keys,
         -0.5 / bandwidth**2,
         *known,
-        np.arange(len(queries), dtype=np.int32) if row_order is None else row_order,
+        np.arange(n_points, dtype=np.int32) if order is None else order,
         least,
         width,
-        backwards,
+        of_keys,
         threshold,
         isa or ISA,
         n_threads or default_threads(),
@@ -557,20 +560,24 @@ def sampled_product(
     x: Array,
     smooth: SmoothPart | None = None,
     *,
+    blocks: Index | None = None,
+    into: SampledSums | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> SampledSums:
     """Unbiased product from drawn keys, with found pairs counted exactly.
 
-    Of one column a smooth part may be taken out first: draws then estimate what is left.
+    Of one column a smooth part may be taken out first: draws then estimate what is left. With
+    ``blocks`` only these are drawn for; with ``into`` the sums of other blocks stay what they are
+    there, otherwise they are 0.
     """
     n_blocks = len(plan.block_start) - 1
     n_queries = len(geometry.queries)
-    sums = SampledSums(
-        np.empty((n_queries, x.shape[1]), x.dtype),
-        np.empty(n_queries),
-        np.empty(n_queries),
-        np.empty(n_blocks, np.int64),
+    sums = into or SampledSums(
+        np.zeros((n_queries, x.shape[1]), x.dtype),
+        np.zeros(n_queries),
+        np.zeros(n_queries),
+        np.zeros(n_blocks, np.int64),
     )
     prefix = np.zeros(len(x) + 1)
     np.cumsum(plan.size[plan.key_order], dtype=np.float64, out=prefix[1:])
@@ -585,6 +592,7 @@ def sampled_product(
         prefix,
         plan.seed,
         plan.stream,
+        np.arange(n_blocks) if blocks is None else blocks,
         *found,
         None if smooth is None else smooth.moments,
         None if smooth is None else smooth.coefficients.reshape(-1),

@@ -267,31 +267,42 @@ def neighbours_of_neighbours(
     *,
     least: float,
     width: int,
-    backwards: bool = False,
+    of_keys: bool = False,
     threshold: float,
 ) -> NewPairs:
-    """Leading keys of the first ``width`` queries, or the last, that share a leading key."""
-    leading = known.values >= np.float32(least)
-    of_query = [known.cols[a:b] for a, b in pairwise(known.indptr)]
-    leading_of = [known.cols[a:b][leading[a:b]] for a, b in pairwise(known.indptr)]
-    rows, cols = [], []
-    for row in range(len(queries)):
-        sharing = [i for key in leading_of[row] for i, led in enumerate(leading_of) if key in led]
-        sharing = sharing[::-1] if backwards else sharing
-        met = [other for other in dict.fromkeys(sharing) if other != row][:width]
-        candidates = {key for other in met for key in leading_of[other].tolist()}
-        new = sorted(candidates.difference(of_query[row].tolist()))
-        rows += [row] * len(new)
-        cols += new
-    values = pair_kernel(
-        queries, keys, np.array(rows, np.int64), np.array(cols, np.int64), bandwidth
-    )
+    """Leading keys of the first ``width`` queries that share a leading key; or the other way."""
+    leading = np.zeros((len(queries), len(keys)), np.bool_)
+    leading[known.rows, known.cols] = known.values >= np.float32(least)
+    wanted = _through_neighbours(leading, width)
+    if of_keys:
+        wanted = _through_neighbours(leading.T, width, backwards=True).T
+        count = leading.sum(axis=0)
+        most = np.max(leading * count, axis=1, initial=0)  # of the keys of each query
+        wanted &= (leading & (count < most[:, None])).any(axis=0)
+    wanted[known.rows, known.cols] = False
+    rows, cols = wanted.nonzero()
+    values = pair_kernel(queries, keys, rows, cols, bandwidth)
     kept = values >= threshold
     return (
-        np.array(rows, np.int32)[kept],
-        np.array(cols, np.int32)[kept],
+        rows[kept].astype(np.int32),
+        cols[kept].astype(np.int32),
         values[kept].astype(np.float32),
     )
+
+
+def _through_neighbours(
+    leading: npt.NDArray[np.bool_], width: int, *, backwards: bool = False
+) -> npt.NDArray[np.bool_]:
+    """Partners of the first ``width`` others, or the last, that share a partner with a point."""
+    step = -1 if backwards else 1
+    own = [np.flatnonzero(partners)[::step] for partners in leading]
+    others_of = [np.flatnonzero(points)[::step] for points in leading.T]
+    reached = np.zeros_like(leading)
+    for point, partners in enumerate(own):
+        sharing = [other for partner in partners for other in others_of[partner].tolist()]
+        met = [other for other in dict.fromkeys(sharing) if other != point][:width]
+        reached[point] = leading[met].any(axis=0)
+    return reached
 
 
 def nearest_keys(geometry: Geometry, width: int) -> Index32:
@@ -347,6 +358,8 @@ def sampled_product(
     found: FoundPairs,
     x: Array,
     smooth: SmoothPart | None = None,
+    *,
+    blocks: Index | None = None,
 ) -> SampledSums:
     """Sum of drawn terms over their probabilities, and found pairs exactly instead."""
     n_blocks, n_keys = len(plan.block_start) - 1, len(x)
@@ -360,7 +373,7 @@ def sampled_product(
     tile_of = np.empty(n_keys, np.int64)
     tiles = np.arange(len(plan.tile_start) - 1)
     tile_of[plan.key_order] = np.repeat(tiles, np.diff(plan.tile_start))
-    for block in range(n_blocks):
+    for block in range(n_blocks) if blocks is None else blocks.tolist():
         pi = _drawn_probabilities(plan, block, plan.size.astype(np.float64))
         drawn = pi > 0
         n_drawn[block] = drawn.sum()

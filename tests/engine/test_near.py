@@ -269,19 +269,56 @@ def test_what_one_point_has_found_the_other_has() -> None:
         assert pairs == {(col, row) for row, col in pairs}
 
 
-def test_neighbours_go_through_others_every_other_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    ways = []
+def test_keys_are_asked_every_other_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All points of a side, in the order of cells as soon as there are any."""
+    ways, orders = [], []
     passed = near.neighbours_of_neighbours
 
-    def noted(*args: Any, backwards: bool, **options: Any) -> NewPairs:
-        ways.append(backwards)
-        return passed(*args, backwards=backwards, **options)
+    def noted(*args: Any, of_keys: bool, order: np.ndarray, **options: Any) -> NewPairs:
+        ways.append(of_keys)
+        orders.append(order)
+        return passed(*args, of_keys=of_keys, order=order, **options)
 
     monkeypatch.setattr(near, "neighbours_of_neighbours", noted)
-    search = search_of(case())
+    groups = case()
+    search = search_of(groups)
+    search.neighbours()
+    search.tilings(1, *search.everywhere)
     for _ in range(3):
         search.neighbours()
-    assert ways == [False, True, False]
+    assert ways == [False, True, False, True]
+    sides = search.everywhere
+    for of_keys, order in zip(ways, orders, strict=True):
+        np.testing.assert_array_equal(np.sort(order), np.sort(sides[of_keys]))
+    assert (orders[2] != sides[0]).any()
+    assert (orders[1] != sides[1]).any()
+
+
+def test_a_key_that_few_know_is_found_from_its_side() -> None:
+    """In groups of sixteen queries and keys one key is known to the last query only. Queries look
+    through the first few others they meet, and most do not meet that one."""
+    n_groups, size = 50, 16
+    centres = 100.0 * np.arange(n_groups)[:, None]
+    points = np.repeat(centres, size, axis=0).astype(np.float32)
+    near_pairs = np.kron(np.eye(n_groups), np.ones((size, size))).astype(bool)
+    known = near_pairs.copy()
+    last = size - 1 + size * np.arange(n_groups)
+    known[:, last] = False
+    known[last, last] = True
+    cols = known.nonzero()[1]
+    found = FoundPairs(
+        np.concatenate([[0], np.cumsum(known.sum(axis=1))]),
+        cols.astype(np.int32),
+        np.ones(len(cols), np.float32),
+    )
+    options: dict[str, Any] = {"least": 0.05, "width": near._WIDTH, "threshold": 0.5}
+    from_queries = near.neighbours_of_neighbours(points, points.copy(), 1.0, found, **options)
+    from_keys = near.neighbours_of_neighbours(
+        points, points.copy(), 1.0, found, of_keys=True, **options
+    )
+    assert len(from_queries[0]) == 0
+    met = {*zip(from_keys[0].tolist(), from_keys[1].tolist(), strict=True)}
+    assert met == {*map(tuple, np.argwhere(near_pairs & ~known).tolist())}
 
 
 def test_cells_are_cut_at_medians_of_the_larger_side() -> None:

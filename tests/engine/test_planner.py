@@ -9,10 +9,11 @@ import pytest
 
 from approxkmv.datasets import clusters
 from approxkmv.engine import planner
-from approxkmv.engine.near import Search
+from approxkmv.engine.forecast import Forecast
+from approxkmv.engine.near import Missing, Search
 from approxkmv.engine.outcome import Clock, Outcome, worth_a_look
 from approxkmv.engine.probability import Rates
-from approxkmv.engine.sample import Draws
+from approxkmv.engine.sample import Draws, spread
 from approxkmv.exact import prepare
 from approxkmv.leaves import SampledSums
 
@@ -103,7 +104,7 @@ def test_rates_of_more_draws() -> None:
     learnt: Any = SimpleNamespace(
         forecaster=SimpleNamespace(entries=SimpleNamespace(rms=np.array([1.0, 2.0, 0.3])))
     )
-    drawn = Draws(SampledSums(*(np.zeros(0),) * 4), 1.0)
+    drawn = Draws(SampledSums(*(np.zeros(0),) * 4), np.ones(1))
     for factor, before, want in (
         (0.2, None, [0.002, 0.04, 0.1]),
         (0.2, drawn, [0.002, 0.2, 0.1]),
@@ -158,6 +159,74 @@ def test_least_factor() -> None:
     assert planner.least_factor(few, 1e9, 1.0) == larger_most
 
 
+def test_told_factor() -> None:
+    """Blocks that vary half as much as was predicted halve the rates, with what is missing and one
+    standard error in mind; not below what is least, nor farther than is believed."""
+    variance, some = np.full(640, 2.0), np.arange(4, 640, 8)
+    seen, above = np.full(80, 1.0), spread(variance, 0.5)
+    room = planner._ROOM * 1000.0
+
+    def told(
+        seen: np.ndarray,
+        factor: float = 1.0,
+        missing: float = 0.0,
+        rare: float = 0.0,
+        least: float = 0.0,
+    ) -> float:
+        forecast = Forecast(Rates(np.ones((640, 1)), 1.0, variance), 1.0, np.inf, rare)
+        learnt: Any = SimpleNamespace(
+            forecast=forecast, allowed=1000.0, missing=Missing(0.0, missing)
+        )
+        return planner.told_factor(learnt, seen, some, factor, delta=0.5, least=least)
+
+    assert told(seen) == pytest.approx(0.5 * 1280 * above / room)
+    assert told(seen, missing=100.0) == pytest.approx(640 * above / (room - 100))
+    assert told(seen, rare=200.0) == pytest.approx(640 * above / (room - 200))
+    uneven = np.tile([0.5, 1.5], 40)
+    error = np.sqrt(80 * 0.25) / 160
+    assert told(uneven) == pytest.approx((0.5 + error) * 1280 * above / room)
+    # Blocks drawn at twice the rates have half the variance.
+    assert told(0.9 * seen, 2.0) == pytest.approx(0.9 * 1280 * above / room)
+    lowest, highest = planner._TOLD
+    assert told(1e-9 * seen) == lowest
+    assert told(1e9 * seen) == highest
+    assert told(seen, least=2.5) == 2.5
+
+
+@pytest.mark.parametrize("n_blocks", [16, 64])
+def test_some_blocks_tell_the_rates_of_others(
+    monkeypatch: pytest.MonkeyPatch, n_blocks: int
+) -> None:
+    """Where there are enough blocks: those that tell keep the first rates."""
+    calls = []
+
+    def spy(*args: Any, **options: Any) -> Any:
+        calls.append(options)
+        return draw(*args, **options)
+
+    draw = planner.draw
+    monkeypatch.setattr(planner, "draw", spy)
+    monkeypatch.setattr(planner, "_ROWS_PER_BLOCK", 8192 // n_blocks)
+    monkeypatch.setattr(planner, "told_factor", lambda *_, **__: 1.75)
+    monkeypatch.setattr(planner, "first_factor", lambda *_: 1.25)
+    monkeypatch.setattr(planner, "least_factor", lambda *_: 0.0)
+    points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
+    outcome = outcome_of(points, x)
+    assert outcome.numbers["blocks"] == n_blocks
+    assert outcome.sample is not None
+    if n_blocks == 16:
+        assert len(calls) == 1
+        return
+    first, others = calls
+    assert {*first["blocks"], *others["blocks"]} == {*range(64)}
+    assert len(first["blocks"]) == 8
+    ratio = others["rate"] / first["rate"]
+    np.testing.assert_allclose(ratio[first["blocks"]], 1.0)
+    np.testing.assert_allclose(ratio[others["blocks"]], 1.4)
+    exact = prepare(points.queries, points.keys, points.bandwidth).product(x[:, None]).out
+    assert np.square(outcome.sample.y - exact).sum() <= 0.1**2 * 8192
+
+
 def test_first_draws_are_not_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     points, x = clusters(8192, 64, rng=0), np.ones(8192, np.float32)
 
@@ -199,7 +268,7 @@ def test_search_goes_on_while_it_pays(
         geometry=SimpleNamespace(keys=np.zeros((10, 64))),
     )
     monkeypatch.setattr(planner, "_round", lambda *_: done.append("round"))
-    for name in ("_neighbours_cost", "_lone_cost", "_round_cost"):
+    for name in ("_few_know_cost", "_lone_cost", "_round_cost"):
         monkeypatch.setattr(planner, name, lambda *_: 0.2)
     forecasts = iter([SimpleNamespace(cost=cost) for cost in costs])
     look = SimpleNamespace(forecaster=lambda _: next(forecasts), best=SimpleNamespace(cost=1.0))

@@ -14,6 +14,7 @@ import pytest
 from engine_cases import Case, clustered, inclusion
 from scipy.stats import binom, chi2, norm
 
+from approxkmv.engine import sample
 from approxkmv.engine.near import Missing
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import run_pilot
@@ -448,12 +449,12 @@ def test_more_draws_are_one_larger_draw() -> None:
                     x[:, None],
                     n_threads=1,
                 ),
-                f,
+                np.full(len(case.query_blocks.sizes), f),
             )
             for i, f in enumerate((1.0, 0.5))
         )
-        both = first.with_more(second)
-        assert both.factor == 1.5
+        both = first.with_more(second, case.query_blocks)
+        assert (both.factor == 1.5).all()
         np.testing.assert_array_equal(both.sums.n_drawn, first.sums.n_drawn + second.sums.n_drawn)
         variances.append(both.sums.variance.sum())
         masses.append(both.sums.mass.sum())
@@ -466,6 +467,39 @@ def test_more_draws_are_one_larger_draw() -> None:
     standard_error = np.std(errors, axis=0, ddof=1) / np.sqrt(N_STREAMS)
     assert (np.abs(np.mean(errors, axis=0)) <= z_of(120) * standard_error).all()
     assert variance.sum() == pytest.approx(((1 / all_in_one - 1) * squares).sum(), rel=0.15)
+
+
+def test_more_draws_are_weighed_block_by_block() -> None:
+    case = clustered(m=120, n=240, rows_per_block=40)
+    ones = SampledSums(np.ones((120, 1)), np.ones(120), np.ones(120), np.ones(3, np.int64))
+    twos = SampledSums(*(2 * part for part in ones))
+    both = Draws(ones, np.array([1.0, 2.0, 3.0])).with_more(
+        Draws(twos, np.array([3.0, 2.0, 1.0])), case.query_blocks
+    )
+    a = np.array([0.25, 0.5, 0.75])[case.query_blocks.block_of]
+    np.testing.assert_allclose(both.sums.out[:, 0], a + 2 * (1 - a))
+    np.testing.assert_allclose(both.sums.variance, a**2 + 2 * (1 - a) ** 2)
+    np.testing.assert_allclose(both.sums.mass, a + 2 * (1 - a))
+    np.testing.assert_array_equal(both.sums.n_drawn, [3, 3, 3])
+    np.testing.assert_array_equal(both.factor, [4.0, 4.0, 4.0])
+
+
+def test_usual_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some blocks, as many of the rows that stand out left out as their share of all rows."""
+    monkeypatch.setattr(sample, "_ALWAYS_MENDED", 1.0)
+    monkeypatch.setattr(sample, "_MOST_ALWAYS_MENDED", 6)
+    order = np.random.default_rng(0).permutation(600).astype(np.int32)
+    blocks = sample.Blocks(order, np.array([0, 200, 400, 600]), np.empty(600, np.int32))
+    blocks.block_of[order] = np.repeat(np.arange(3, dtype=np.int32), 200)
+    variance = np.full(600, 2.0)
+    variance[order[[5, 6, 250, 251]]] = -1.0, 900.0, 1000.0, 1100.0
+    # In the first two blocks four of six may be left out; in the second alone two.
+    for some, want in (([0, 1], [396.0, 396.0]), ([1], [396.0]), ([2], [400.0])):
+        got = sample.usual_variance(variance, blocks, np.array(some))
+        np.testing.assert_allclose(got, want)
+    monkeypatch.setattr(sample, "_MOST_ALWAYS_MENDED", 1)
+    got = sample.usual_variance(variance, blocks, np.array([0, 1]))
+    np.testing.assert_allclose(got, [396.0 + 900, 396.0 + 1000])
 
 
 def test_what_the_search_misses_counts_as_error() -> None:
@@ -494,7 +528,7 @@ def test_evenness_makes_the_estimate_smaller_never_larger() -> None:
 
 
 def test_rows_that_stand_out_are_mended_in_any_case() -> None:
-    """Those with 30 times the mean, at most one in a thousand and 300, the largest first."""
+    """Those with 30 times the mean, at most one in a thousand and 128, the largest first."""
     variance = np.ones(10_000)
     variance[[7, 70, 700]] = 1000, 3000, 2000
     np.testing.assert_array_equal(standing_out(variance, 100), [7, 70, 700])
@@ -506,4 +540,4 @@ def test_rows_that_stand_out_are_mended_in_any_case() -> None:
     assert len(standing_out(variance, -3)) == 0
     many = np.ones(1_000_000)
     many[:500] = 1e6 + np.arange(500)
-    np.testing.assert_array_equal(standing_out(many, 10_000), np.arange(200, 500))
+    np.testing.assert_array_equal(standing_out(many, 10_000), np.arange(372, 500))

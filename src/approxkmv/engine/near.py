@@ -40,7 +40,7 @@ from approxkmv.leaves import (
 
 # Closer pairs lead on to neighbours; farther ones share keys by accident.
 _LEADING_VALUE = 0.05
-_WIDTH = 8
+_WIDTH = 4
 # Points with fewer partners than this are searched again, in so many tilings of their own at most;
 # where not more comparisons than this are left, without cells.
 _FEW, _LONE_TILINGS, _MOST_SCANNED = 4.0, 3, 2**29
@@ -81,7 +81,7 @@ class Search:
         self.n_tilings = self.n_neighbours = 0
         per_row = np.bincount(pilot.near_row[pilot.apart], minlength=len(pilot.rows))
         self._few = min(_FEW, float(np.quantile(per_row, 0.05)) / 2)
-        self.by_cells: Index32 | None = None  # all queries, in the order of some tiling
+        self.by_cells = self.everywhere  # in the order of some tiling, as soon as there is one
         self.first_squares = 0.0  # sum of K^2 over the pairs of the first tiling
         self.pairs = 0  # in full dimension, as far as they are worth counting
 
@@ -203,8 +203,9 @@ class Search:
         n_queries = len(queries)
         one_in = 1 if n_queries <= _CHECKED_ALL else _CHECKED
         some = queries[int(self.rng.integers(one_in)) :: one_in].copy()
-        points = self._sketches(some, keys)
-        rows, cols, values = met = self._in_cells(points, cell_depth(len(keys)))
+        # Sketches have no name here: they are gone before the pairs are added.
+        met = self._in_cells(self._sketches(some, keys), cell_depth(len(keys)))
+        rows, cols, values = met
         self._add(met)
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
         seldom = rate[block, tile] * size[cols] < _SELDOM
@@ -230,7 +231,10 @@ class Search:
         self._count(n_sketched // 2 if points.queries is points.keys else n_sketched)
         tiling = _tiling(points, directions, self.n_threads)
         if (len(points.queries), len(points.keys)) == tuple(map(len, self.everywhere)):
-            self.by_cells = points.query_index[tiling.query_order]
+            self.by_cells = (
+                points.query_index[tiling.query_order],
+                points.key_index[tiling.key_order],
+            )
         return self._search(points, tiling)
 
     def _search(self, points: Sketches, tiling: Tiling) -> NewPairs:
@@ -266,11 +270,12 @@ class Search:
         self.pairs += round(n_sketched * self.sketch_dims / self.geometry.keys.shape[1])
 
     def neighbours(self) -> None:
-        """Search among the keys of queries that share a key.
+        """Search among the keys of queries that share a key; every other time the other way round.
 
-        Every other time these are others: a key that few queries know of may not be known to the
-        same few through which a query looks for it.
+        A key that few queries know of may not be known to those through which a query looks for
+        it. It is asked for the queries of its neighbours itself, where more of them know those.
         """
+        of_keys = self.n_neighbours % 2 == 1
         met = neighbours_of_neighbours(
             self.geometry.queries,
             self.geometry.keys,
@@ -278,9 +283,9 @@ class Search:
             self.found,
             least=_LEADING_VALUE,
             width=_WIDTH,
-            backwards=self.n_neighbours % 2 == 1,
+            of_keys=of_keys,
             threshold=self.pilot.threshold,
-            row_order=self.by_cells,
+            order=self.by_cells[of_keys],
             n_threads=self.n_threads,
         )
         self._add(met)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,10 @@ from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.pooling import moving_mean
 from approxkmv.engine.probability import Rates
 from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
-from approxkmv.engine.sample import Draws, Judge, draw, spread
+from approxkmv.engine.sample import Draws, Judge, draw, spread, usual_variance
 from approxkmv.engine.smooth import Smooth, fit_smooth, smooth_cost, worth_fitting
 from approxkmv.exact import ExactKernel
-from approxkmv.leaves import Array, Float64, Index32
+from approxkmv.leaves import Array, Float64, Index, Index32, SampledSums
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256
@@ -40,9 +41,10 @@ _ONE_LESS = 2**15, 2**18
 _LEADS_ON = 0.5
 # A pair of this value costs as much to find as to leave to the draws.
 _NEAR = 12.0
-# What a tiling costs per point beyond its sketches' pairs (cutting, verifying, merging), and a
-# search among neighbours, in pairs of 64 dimensions.
-_TILING_PAIRS, _NEIGHBOUR_PAIRS = 500, 700
+# What a tiling costs per point beyond its sketches' pairs (cutting, verifying, merging), a search
+# among neighbours, and one for keys that few know of, in pairs of 64 dimensions. The last two are
+# 690 and 200 with 32,768 keys in clusters of 16, 1,400 and 530 with 262,144.
+_TILING_PAIRS, _NEIGHBOUR_PAIRS, _FEW_KNOW_PAIRS = 500, 700, 300
 # The same for points that are still alone after that.
 _LONE_PAIRS = 600
 # Draws cost more than if all near pairs were known: the least share of this gap that neighbours are
@@ -56,6 +58,10 @@ _MOST_DRAWS = 4
 # The upper limit aimed at in the first draw, of the squared error allowed, and how far its rates
 # may be from those of the forecast.
 _ROOM, _LOWERED, _RAISED = 0.96, 0.65, 1.3
+# The first draws are for one block in so many, where there are at least so many blocks: they tell
+# the variance better than the forecast, and the others get the rates that it takes. At most by so
+# much less or more.
+_ONE_TELLS, _ENOUGH_BLOCKS, _TOLD = 8, 64, (0.5, 3.0)
 # A draw that falls short costs another search: the first one has at least this share of the pairs
 # reckoned for all before it, if that is not so many times those of the forecast. More, the second
 # numbers, where a few entries of x are large, their mean below this share of their root mean
@@ -467,8 +473,9 @@ def _drawn(
         smooth = learnt.smooth.of(kernel.geometry, x, learnt.key_tiles, kernel.n_threads)
         outcome.reason = "sampling is cheaper, with a smooth part of the kernel taken out first"
         clock.lap("smooth part")
-    factor = first_factor(forecast, missing, allowed, delta)
-    factor = max(factor, least_factor(learnt.size, _spent(learnt), forecast.rates.pairs))
+    least = least_factor(learnt.size, _spent(learnt), forecast.rates.pairs)
+    factor = max(least, first_factor(forecast, missing, allowed, delta))
+    n_blocks = len(learnt.query_blocks.sizes)
     best_effort: Sample | None = None
     draws: Draws | None = None
     for attempt in range(_MOST_DRAWS):
@@ -479,25 +486,29 @@ def _drawn(
             if best_effort is not None:
                 break
             factor = max(limit.pairs_left(), _FEWEST_DRAWS * n_pairs) / forecast.cost
-        more = Draws(
-            draw(
-                judge,
-                search.found,
-                learnt.size,
-                _rates(forecast.rates, learnt, factor, draws),
-                learnt.key_tiles,
-                smooth,
-                seed=seed,
-                stream=attempt,
-            ),
-            factor,
+        draw_for = partial(
+            draw,
+            judge,
+            search.found,
+            learnt.size,
+            key_tiles=learnt.key_tiles,
+            smooth=smooth,
+            seed=seed,
+            stream=attempt,
         )
-        draws = more if draws is None else draws.with_more(more)
+        if attempt == 0 and n_blocks >= _ENOUGH_BLOCKS:
+            told = partial(told_factor, learnt, delta=delta, least=least)
+            more = _first_draws(learnt, factor, draw_for, told)
+        else:
+            rates = _rates(forecast.rates, learnt, factor, draws)
+            more = Draws(draw_for(rate=rates), np.full(n_blocks, factor))
+        draws = more if draws is None else draws.with_more(more, learnt.query_blocks)
+        factor = float(draws.factor.mean())
         sample = judge(
             draws.sums,
             missing,
             pairs=int((more.sums.n_drawn * learnt.query_blocks.sizes).sum()),
-            most_rows=int(max(_MENDING * forecast.cost * draws.factor, 0.01 * n_pairs) / n_keys),
+            most_rows=int(max(_MENDING * forecast.cost * factor, 0.01 * n_pairs) / n_keys),
             evenly=True,
         )
         clock.lap("draw")
@@ -516,10 +527,10 @@ def _drawn(
             missing = search.missing(x, learnt.size, forecast.rates.rate)
             clock.lap("check")
             # What was drawn has the variance of the pairs found since.
-            factor = 1.3 * min(worst, 3.0) * draws.factor
+            factor *= 1.3 * min(worst, 3.0)
             draws = None
         else:
-            factor = (_ENOUGH_MORE * min(worst, 3.0) - 1) * draws.factor
+            factor *= _ENOUGH_MORE * min(worst, 3.0) - 1
     else:
         outcome.reason = "the error estimate did not come down"
     if outcome.sample is None and not limit.allows(n_pairs):
@@ -535,8 +546,47 @@ def _rates(rates: Rates, learnt: Study, factor: float, drawn: Draws | None) -> F
     """Rates of draws, or of more draws."""
     if drawn is None:
         return rates.scaled(factor)
-    often = rates.scaled(drawn.factor) * learnt.forecaster.entries.rms > _OFTEN
-    return np.where(often, rates.scaled(max(factor, drawn.factor)), rates.scaled(factor))
+    before = drawn.factor[:, None]
+    often = rates.rate * before * learnt.forecaster.entries.rms > _OFTEN
+    return rates.rate * np.where(often, np.maximum(factor, before), factor)
+
+
+def _first_draws(
+    learnt: Study,
+    factor: float,
+    draw_for: Callable[..., SampledSums],
+    told: Callable[[Float64, Index, float], float],
+) -> Draws:
+    """Draw for some blocks, and for the others as it then takes.
+
+    What one block draws does not depend on what it will draw itself: all stay unbiased.
+    """
+    rates, query_blocks = learnt.forecast.rates, learnt.query_blocks
+    n_blocks = len(query_blocks.sizes)
+    factors = np.full(n_blocks, factor)
+    some = np.arange(_ONE_TELLS // 2, n_blocks, _ONE_TELLS)
+    others = np.setdiff1d(np.arange(n_blocks), some)
+    sums = draw_for(rate=rates.scaled(factor), blocks=some)
+    seen = usual_variance(sums.variance, query_blocks, some)
+    factors[others] = told(seen, some, factor)
+    sums = draw_for(rate=rates.rate * factors[:, None], blocks=others, into=sums)
+    return Draws(sums, factors)
+
+
+def told_factor(
+    learnt: Study, seen: Float64, some: Index, factor: float, *, delta: float, least: float
+) -> float:
+    """By how much the rates of the forecast are raised, after some blocks' variances were seen."""
+    forecast, allowed = learnt.forecast, learnt.allowed
+    predicted = forecast.rates.variance
+    of_some = predicted[some] / factor
+    ratio = float(seen.sum() / of_some.sum())
+    # By one standard error more: to fall short costs more than to draw too much.
+    ratio += math.sqrt(np.square(seen - ratio * of_some).sum()) / float(of_some.sum())
+    room = _ROOM * allowed - max(learnt.missing.at_most, forecast.rare_mass)
+    needed = ratio * float(predicted.sum()) * spread(predicted, delta) / max(room, 0.3 * allowed)
+    lowest, highest = (factor * limit for limit in _TOLD)
+    return max(least, min(highest, max(lowest, needed)))
 
 
 def first_factor(forecast: Forecast, missing: Missing, allowed: float, delta: float) -> float:
@@ -625,7 +675,7 @@ class _Step(NamedTuple):
 
 
 def _steps(search: Search, worth: tuple[Index32, Index32], clock: Clock) -> Iterator[_Step]:
-    """Neighbours once more, the points that are still alone, and then round after round."""
+    """Neighbours from the other side, the points still alone, and then round after round."""
 
     def neighbours() -> None:
         search.neighbours()
@@ -635,7 +685,7 @@ def _steps(search: Search, worth: tuple[Index32, Index32], clock: Clock) -> Iter
         search.lone()
         clock.lap("tilings")
 
-    yield _Step(neighbours, _neighbours_cost(search), _LEAST_CLOSING[0])
+    yield _Step(neighbours, _few_know_cost(search), _LEAST_CLOSING[0])
     if search.anyone_has_partners:
         yield _Step(lone, _lone_cost(search), _LEAST_CLOSING[1])
     cost = _round_cost(search, *map(len, worth))
@@ -649,18 +699,21 @@ def _lone_cost(search: Search) -> float:
     return float(_LONE_PAIRS * len(search.query_blocks.order))
 
 
-def _neighbours_cost(search: Search) -> float:
-    """What asking neighbours costs, in pairs of the exact product."""
-    scale = 88 / (search.geometry.keys.shape[1] + 24)
-    return float(scale * len(search.query_blocks.order) * _NEIGHBOUR_PAIRS)
+def _few_know_cost(search: Search) -> float:
+    """What asking the neighbours of keys that few know of costs."""
+    return _scale(search) * len(search.query_blocks.order) * _FEW_KNOW_PAIRS
+
+
+def _scale(search: Search) -> float:
+    """Pairs of this dimension that cost as much as one of 64 dimensions."""
+    return float(88 / (search.geometry.keys.shape[1] + 24))
 
 
 def _round_cost(search: Search, n_queries: int, n_keys: int) -> float:
     """What some tilings more and their neighbours cost."""
-    scale = 88 / (search.geometry.keys.shape[1] + 24)
     cell = n_keys >> cell_depth(n_keys)
-    tilings = scale * n_queries * _MORE_TILINGS * (_TILING_PAIRS + 0.2 * cell)
-    return float(tilings) + _neighbours_cost(search)
+    tilings = n_queries * _MORE_TILINGS * (_TILING_PAIRS + 0.2 * cell)
+    return _scale(search) * (tilings + len(search.query_blocks.order) * _NEIGHBOUR_PAIRS)
 
 
 def _round(

@@ -38,7 +38,7 @@ _MOST_PASSES = 8
 # Rows with so many times the mean variance are mended in any case, at most this share of them and
 # so many: the few in which a small probability came true may have a third of the squared error of
 # all. Among a million rows more of them would cost more than to draw more for them.
-_STANDS_OUT, _ALWAYS_MENDED, _MOST_ALWAYS_MENDED = 30.0, 1e-3, 300
+_STANDS_OUT, _ALWAYS_MENDED, _MOST_ALWAYS_MENDED = 30.0, 1e-3, 128
 # Of the squared error allowed: where mended rows show that others lack more than this, mending more
 # of them shows more, and draws must do it.
 _TOO_MUCH_UNSEEN = 0.5
@@ -118,18 +118,19 @@ class Draws(NamedTuple):
     """What was drawn so far, at how many times the rates of the forecast in all."""
 
     sums: SampledSums
-    factor: float
+    factor: Float64  # (n_blocks,)
 
-    def with_more(self, more: Draws) -> Draws:
+    def with_more(self, more: Draws, query_blocks: Blocks) -> Draws:
         """Both together, weighed by their rates: what one draw at the sum of the rates would be.
 
-        The weights must not depend on what was drawn, or the sum would be biased.
+        The weights of a block must not depend on what it drew, or the sum would be biased.
         """
         factor = self.factor + more.factor
-        a, b = self.factor / factor, more.factor / factor
+        a = (self.factor / factor)[query_blocks.block_of]
+        b = 1 - a
         old, new = self.sums, more.sums
         sums = SampledSums(
-            (a * old.out + b * new.out).astype(old.out.dtype),
+            (a[:, None] * old.out + b[:, None] * new.out).astype(old.out.dtype),
             a**2 * old.variance + b**2 * new.variance,
             a * old.mass + b * new.mass,
             old.n_drawn + new.n_drawn,
@@ -147,8 +148,10 @@ def draw(
     *,
     seed: int,
     stream: int,
+    blocks: Index | None = None,
+    into: SampledSums | None = None,
 ) -> SampledSums:
-    """Draw keys for every block at the given rates, and multiply.
+    """Draw keys for every block, or for some into the sums of others, and multiply.
 
     ``size`` has the lengths of the rows of x.
     """
@@ -166,8 +169,25 @@ def draw(
     )
     kernel = judge.kernel
     return sampled_product(
-        kernel.geometry, plan, found, judge.x, smooth, n_threads=kernel.n_threads
+        kernel.geometry,
+        plan,
+        found,
+        judge.x,
+        smooth,
+        blocks=blocks,
+        into=into,
+        n_threads=kernel.n_threads,
     )
+
+
+def usual_variance(variance: Float64, query_blocks: Blocks, blocks: Index) -> Float64:
+    """Variances of some blocks, without those of rows that would be mended in any case."""
+    rows = np.flatnonzero(np.isin(query_blocks.block_of, blocks))
+    kept = np.maximum(variance[rows], 0.0)
+    share = len(rows) / len(variance)
+    kept[standing_out(kept, math.ceil(share * _MOST_ALWAYS_MENDED))] = 0.0
+    summed = np.bincount(query_blocks.block_of[rows], kept, len(query_blocks.sizes))
+    return np.asarray(summed[blocks], np.float64)
 
 
 def measured_evenness(checked: float, predicted: float, pilot: Pilot) -> float:
