@@ -12,6 +12,7 @@
 #include "sampled.hpp"
 #include "sampled_attention.hpp"
 #include "threads.hpp"
+#include "tree.hpp"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -218,6 +219,18 @@ void bind_random_tiling(Matrix<const float> key_projections, Matrix<const float>
     return random_tiling(key_projections.data(), key_projections.shape(0), query_projections.data(),
                          query_projections.shape(0), int(key_projections.shape(1)), n_threads, poll,
                          key_order.data(), query_order.data(), key_start.data(), query_start.data());
+  });
+}
+
+template <class T>
+void bind_principal_tiling(Matrix<const T> keys, Matrix<const T> queries, int depth,
+                           Vector<std::int32_t> key_order, Vector<std::int32_t> query_order,
+                           Vector<std::int64_t> key_start, Vector<std::int64_t> query_start,
+                           const std::string &isa, int n_threads) {
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return principal_tiling(rows_of(keys), rows_of(queries), depth, table, n_threads, poll, key_order.data(),
+                            query_order.data(), key_start.data(), query_start.data());
   });
 }
 
@@ -528,6 +541,9 @@ template <class T> void bind_typed(nb::module_ &m) {
         "query_order"_a.noconvert(), "key_order"_a.noconvert(), "query_start"_a.noconvert(),
         "key_start"_a.noconvert(), "mirrored"_a, "found_indptr"_a.noconvert(),
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("principal_tiling", &bind_principal_tiling<T>, "keys"_a.noconvert(), "queries"_a.noconvert(),
+        "depth"_a, "key_order"_a.noconvert(), "query_order"_a.noconvert(), "key_start"_a.noconvert(),
+        "query_start"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("neighbours_of_neighbours", &bind_neighbours_of_neighbours<T>, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
         "found_values"_a.noconvert(), "order"_a.noconvert(), "least"_a, "width"_a, "of_keys"_a,

@@ -134,6 +134,9 @@ template <class T> struct TypedKernels {
   T (*sum_lanes)(const T *);
   void (*exp)(const T *in, T *out, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);
+  // sum_l (point[l] - centre[l]) direction[l], and sums += weight * (point - centre).
+  T (*projection)(const T *point, const T *centre, const T *direction, std::size_t n_dims);
+  void (*add_moved)(T weight, const T *point, const T *centre, std::size_t n_dims, T *sums);
   double (*fused_multiply_adds)(std::size_t rounds);  // work for the peak measurement
   double multiply_adds_per_round;
   void (*attend)(const AttentionTile<T> &);

@@ -43,6 +43,32 @@ template <class T> static T squared_distance(const T *a, const T *b, std::size_t
   return S::sum(even + odd) + rest;
 }
 
+template <class T>
+static T projection(const T *point, const T *centre, const T *direction, std::size_t n_dims) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  const auto term = [&](std::size_t l) { return (S::load(point + l) - S::load(centre + l)) * S::load(direction + l); };
+  V even = {}, odd = {};
+  std::size_t l = 0;
+  for (; l + 2 * S::kWidth <= n_dims; l += 2 * S::kWidth) {
+    even += term(l);
+    odd += term(l + S::kWidth);
+  }
+  T rest = 0;
+  for (; l < n_dims; ++l) rest += (point[l] - centre[l]) * direction[l];
+  return S::sum(even + odd) + rest;
+}
+
+template <class T>
+static void add_moved(T weight, const T *point, const T *centre, std::size_t n_dims, T *sums) {
+  using S = Simd<T>;
+  const auto factor = S::splat(weight);
+  std::size_t l = 0;
+  for (; l + S::kWidth <= n_dims; l += S::kWidth)
+    S::store(sums + l, S::load(sums + l) + factor * (S::load(point + l) - S::load(centre + l)));
+  for (; l < n_dims; ++l) sums[l] += weight * (point[l] - centre[l]);
+}
+
 // Adds a piece of some points to `kSums` vectors of their projections.
 template <int kSums>
 static inline void add_piece(const float (&moved)[kProjected][kProjectedPiece], std::size_t n,
@@ -116,6 +142,8 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           sum_lanes<T>,
           exp_array<T>,
           squared_distance<T>,
+          projection<T>,
+          add_moved<T>,
           fused_multiply_adds<T>,
           double(kRows) * kVectors * Simd<T>::kWidth,
           attend<T>,

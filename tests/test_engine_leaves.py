@@ -175,6 +175,63 @@ def test_cells_of_a_tiling_are_even() -> None:
     np.testing.assert_array_equal(tiling.key_start, tiling.query_start)
 
 
+@pytest.mark.parametrize("d", [1, 7, 40])
+def test_principal_tiling(isa: str, d: int) -> None:
+    """The cells of the twin in double precision, where no rounding moves a point across a cut."""
+    rng = np.random.default_rng(d)
+    # Of two keys both are equally far from their mean: cells are larger than that.
+    for m, n, depth in [(0, 9, 0), (7, 20, 1), (300, 70, 3), (1, 400, 2), (1000, 2999, 5)]:
+        keys, queries = (rng.standard_normal((k, d)) + 3.0 for k in (n, m))
+        want = reference.principal_tiling(keys, queries, depth)
+        for n_threads in (1, 3):
+            got = leaves.principal_tiling(keys, queries, depth, isa=isa, n_threads=n_threads)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_principal_tiling_keeps_clusters_together(isa: str, dtype: Any, offset: float) -> None:
+    """Groups of groups, ever closer: whatever the rounding, each cell is one of them. Queries go
+    with the keys of their group."""
+    rng = np.random.default_rng(0)
+    signs = np.array(list(itertools.product([-1, 1], repeat=4)), np.float64)
+    centres = offset + signs * np.array([100.0, 30.0, 9.0, 2.7]) @ np.eye(4, 19)
+    of_key = rng.permutation(np.repeat(np.arange(16), 50))
+    keys = (centres[of_key] + 0.05 * rng.standard_normal((800, 19))).astype(dtype)
+    some = rng.integers(0, 800, 300)
+    of_query = of_key[some]
+    tiling = leaves.principal_tiling(keys, keys[some], 4, isa=isa)
+    np.testing.assert_array_equal(np.diff(tiling.key_start), 50)
+    keys_of = np.split(tiling.key_order, tiling.key_start[1:-1])
+    queries_of = np.split(tiling.query_order, tiling.query_start[1:-1])
+    for own, others in zip(keys_of, queries_of, strict=True):
+        (group,) = {*of_key[own]}
+        np.testing.assert_array_equal(others, np.flatnonzero(of_query == group))
+
+
+def test_principal_tiling_of_few_keys(isa: str) -> None:
+    """More cells than keys: every point in one of them."""
+    for (m, n), depth in itertools.product(SHAPES, [2, 5]):
+        keys, queries = (np.random.default_rng(k).standard_normal((k, 3)) for k in (n, m))
+        tiling = leaves.principal_tiling(keys, queries, depth, isa=isa)
+        np.testing.assert_array_equal(np.sort(tiling.key_order), np.arange(n))
+        np.testing.assert_array_equal(np.sort(tiling.query_order), np.arange(m))
+        assert np.diff(tiling.key_start).max() <= -(-n // 2**depth)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e25, 3e38])
+def test_principal_tiling_of_extreme_points(isa: str, scale: float) -> None:
+    """Every point in one cell; halves where squares do not overflow, all together where they do."""
+    rng = np.random.default_rng(1)
+    points = (scale * rng.uniform(-1, 1, (600, 5))).astype(np.float32)
+    tiling = leaves.principal_tiling(points, points, 3, isa=isa)
+    np.testing.assert_array_equal(np.sort(tiling.key_order), np.arange(600))
+    np.testing.assert_array_equal(tiling.key_order, tiling.query_order)
+    np.testing.assert_array_equal(tiling.key_start, tiling.query_start)
+    if scale == 0:
+        np.testing.assert_array_equal(np.diff(tiling.key_start), [0] * 7 + [600])
+
+
 @pytest.mark.parametrize("differences", [False, True])
 def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
     """Sums over tiles within rounding of the twin's; its near pairs, but for those whose exponent

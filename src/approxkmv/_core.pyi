@@ -65,6 +65,17 @@ def scan_ranges(
     isa: str,
     n_threads: int,
 ) -> tuple[Index, Index, Float64]: ...
+def principal_tiling(
+    keys: Array,
+    queries: Array,
+    depth: int,
+    key_order: Array,
+    query_order: Array,
+    key_start: Index,
+    query_start: Index,
+    isa: str,
+    n_threads: int,
+) -> None: ...
 def random_tiling(
     key_projections: Array,
     query_projections: Array,

@@ -37,6 +37,7 @@ __all__ = [
     "pair_kernel",
     "philox",
     "pilot_rows",
+    "principal_tiling",
     "project",
     "random_tiling",
     "rate_histogram",
@@ -342,13 +343,7 @@ def random_tiling(
     more than 2^14 keys some tell the medians, 2^6 or more for each cell.
     """
     n_keys, depth = key_projections.shape
-    n_queries = len(query_projections)
-    tiling = Tiling(
-        np.empty(n_queries, np.int32),
-        np.empty(n_keys, np.int32),
-        np.empty(2**depth + 1, np.int64),
-        np.empty(2**depth + 1, np.int64),
-    )
+    tiling = _empty_tiling(len(query_projections), n_keys, depth)
     _core.random_tiling(
         key_projections,
         query_projections,
@@ -359,6 +354,43 @@ def random_tiling(
         n_threads or default_threads(),
     )
     return tiling
+
+
+def principal_tiling(
+    keys: Array,
+    queries: Array,
+    depth: int,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> Tiling:
+    """Cut keys at medians along the direction in which those of each cell spread most.
+
+    Queries follow the cuts. A direction is found by five steps of power iteration with up to 512
+    keys of the cell, from the one farthest from their mean.
+    """
+    tiling = _empty_tiling(len(queries), len(keys), depth)
+    _core.principal_tiling(
+        keys,
+        queries,
+        depth,
+        tiling.key_order,
+        tiling.query_order,
+        tiling.key_start,
+        tiling.query_start,
+        isa or ISA,
+        n_threads or default_threads(),
+    )
+    return tiling
+
+
+def _empty_tiling(n_queries: int, n_keys: int, depth: int) -> Tiling:
+    return Tiling(
+        np.empty(n_queries, np.int32),
+        np.empty(n_keys, np.int32),
+        np.empty(2**depth + 1, np.int64),
+        np.empty(2**depth + 1, np.int64),
+    )
 
 
 def pilot_rows(

@@ -52,6 +52,7 @@ __all__ = [
     "pair_kernel",
     "philox",
     "pilot_rows",
+    "principal_tiling",
     "project",
     "random_tiling",
     "rate_histogram",
@@ -169,6 +170,38 @@ def random_tiling(key_projections: Float32, query_projections: Float32) -> Tilin
             below, left = of_key[keys] < cut, of_query[queries] < cut
             halves += [(keys[below], queries[left]), (keys[~below], queries[~left])]
         cells = halves
+    return _tiling_of(cells)
+
+
+def principal_tiling(keys: Array, queries: Array, depth: int) -> Tiling:
+    """Each cell is cut at the upper median along about its keys' principal direction."""
+    cells = [(np.arange(len(keys)), np.arange(len(queries)))]
+    for _ in range(depth):
+        halves = []
+        for own, others in cells:
+            direction = _principal_direction(keys[own].astype(np.float64))
+            place, of_queries = keys[own] @ direction, queries[others] @ direction
+            cut = np.sort(place)[len(place) // 2] if len(place) else 0.0
+            below, left = place < cut, of_queries < cut
+            halves += [(own[below], others[left]), (own[~below], others[~left])]
+        cells = halves
+    return _tiling_of(cells)
+
+
+def _principal_direction(points: Float64) -> Float64:
+    """Five steps of power iteration, from the point farthest from the mean; up to 512 points."""
+    some = points[:: max(1, math.ceil(len(points) / 512))]
+    if len(some) == 0:
+        return np.zeros(points.shape[1])
+    moved = some - some.mean(axis=0)
+    direction = moved[np.argmax(np.square(moved).sum(axis=1))]
+    for _ in range(5):
+        direction = moved.T @ (moved @ direction)
+        direction = direction / max(np.abs(direction).max(), np.finfo(float).tiny)
+    return np.asarray(direction)
+
+
+def _tiling_of(cells: list[tuple[Index, Index]]) -> Tiling:
     keys_of, queries_of = zip(*cells, strict=True)
     return Tiling(
         np.concatenate(queries_of).astype(np.int32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -234,6 +235,58 @@ def test_two_draws_are_weighed_by_their_rates() -> None:
     assert tuple(float(part.item()) for part in draws) == want
 
 
+def test_mended_rows() -> None:
+    """Those of largest bound, as many as it takes; exact afterwards. Of the error of all goes what
+    they had in error, or what their bounds say if that is less: no more."""
+    full = words(1000)
+    head = engine._prepare(*full[:3], full.scale, None)[0]
+    exact = (full.exact() - head.value_centre) * head.value_factor
+    plan: Any = SimpleNamespace(head=head, n_threads=None)
+    nothing = np.zeros(1000)
+    for off, of_all in ((0.1, 0.25), (10.0, 0.5)):  # errors of the ten rows: a quarter, or too much
+        bound = np.full(1000, 0.5 / 990)
+        bound[100:110] = 0.05  # half of all bounds
+        out = exact.copy()
+        out[100:110] += np.sqrt(0.25 * off / 0.1 / 10 / exact.shape[1])
+        draws = AttentionDraws(out, nothing, bound, nothing, np.zeros(1, np.int64))
+        # All ten are wanted where 0.3 of the error must go, if the draws say too much by a third.
+        error = engine._Error(1.0, 1.2)
+        mended = engine._Plan.mend(plan, draws, error, 0.83)
+        assert mended is not None
+        assert {*mended.rows} <= {*range(100, 111)}
+        assert len(mended.rows) >= 9
+        np.testing.assert_allclose(mended.outputs, exact[mended.rows], atol=1e-5)
+        want = 1 - of_all * len(mended.rows) / 10
+        assert mended.error.variance == pytest.approx(want, rel=0.02)
+        assert mended.error.upper == pytest.approx(1.2 * mended.error.variance)
+        # Far too many would be needed.
+        assert engine._Plan.mend(plan, draws, error, 0.1) is None
+
+
+def test_rows_are_mended_where_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After draws that aim too near one draw is enough, and its error allowed."""
+    monkeypatch.setattr(engine, "_AIM", 0.9)
+    n_mended = 0
+    for seed in range(6):
+        head = words(sharp=0.7)
+        found = engine.sampled_attention(
+            *head[:3],
+            scale=head.scale,
+            is_causal=False,
+            eps=0.2,
+            delta=DELTA,
+            rng=np.random.default_rng(seed),
+            n_threads=None,
+        )
+        if found is None or not found.numbers["mended_rows"]:
+            continue
+        n_mended += 1
+        assert found.numbers["draws"] == 1
+        error = np.linalg.norm(found.output - exact_of(head)) / np.linalg.norm(head.value)
+        assert error <= 0.2
+    assert n_mended >= 1
+
+
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
 def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries and keys that know nothing of each other, small eps: one block in 16 is tried.
@@ -358,7 +411,7 @@ def test_mean_and_variance_of_the_draws() -> None:
     full = text(1024, 5)
     head = engine._prepare(*full[:3], full.scale, None)[0]
     rng = np.random.default_rng(0)
-    blocks = order_blocks(full.query, full.key, is_causal=True, rng=rng)
+    blocks = order_blocks(full.query, full.key, is_causal=True)
     rows = pilot_rows(blocks, 4, rng)
     pilot = leaves.attention_pilot(head, blocks, rows, engine._SMOOTHING)
     allowed = 0.1**2 * float((full.value.astype("f8") ** 2).sum()) * head.value_factor**2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.engine.attention_mean import mean_output
+from approxkmv.engine.attention_mean import computed_rows, mean_output
 from approxkmv.engine.attention_order import every_nth, order_blocks, pilot_rows
 from approxkmv.engine.attention_rates import solve_rate
 from approxkmv.engine.sample import spread
@@ -25,6 +25,7 @@ from approxkmv.leaves import (
     AttentionDraws,
     AttentionHead,
     AttentionRates,
+    Float64,
     Index,
     Index32,
     Smoothing,
@@ -64,6 +65,9 @@ _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.65
 _MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
+# The rows of largest variance are computed exactly where few of them are enough, by a margin: one
+# in a hundred had a quarter of the squared error on word vectors, of which the draws say a third.
+_MOST_MENDED, _USUALLY_MENDED, _ENOUGH_MENDED, _SAID_TOO_MUCH = 0.02, 0.01, 0.97, 0.7
 # Draws that fall short get so much more than would be missing if all went on as it did.
 _ENOUGH_MORE, _LEAST_MORE = 1.15, 0.25
 # Fewer rows are checked than would be needed to believe that the variance is much too large; and
@@ -129,7 +133,7 @@ def sampled_attention(
             )
     if not is_causal and n_pairs <= _FEWEST_FOR_DRAWS:
         return None
-    blocks = order_blocks(query, key, is_causal=is_causal, rng=rng, n_threads=n_threads)
+    blocks = order_blocks(query, key, is_causal=is_causal, n_threads=n_threads)
     sizes = np.diff(blocks.start)
     band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
@@ -140,7 +144,10 @@ def sampled_attention(
     if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
         return None
     for looked, slack in ((trial.one_in(_FIRST_DRAW), _OUT_OF_THE_QUESTION), (trial, 1.0)):
-        error = looked.error(looked.draw(trial.rate.rate, seed, 0), delta)
+        tried = looked.draw(trial.rate.rate, seed, 0)
+        bounds = tried.bound[looked.blocks.query_order]
+        usual = math.inf if is_causal else _largest(bounds, _USUALLY_MENDED)
+        error = looked.error(tried, delta, usual)
         lap("first look")
         its_part = looked.blocks.start[-1] / len(query) * allowed
         found = error.variance / its_part
@@ -161,6 +168,7 @@ def sampled_attention(
     rate, spent = more * plan.rate.rate, 0.0
     made: _Made | None = None
     for attempt in range(_MOST_DRAWS):
+        mended: _Mended | None = None
         predicted = min(rate / plan.rate.rate * plan.rate.pairs, float(n_pairs))
         if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
@@ -171,6 +179,11 @@ def sampled_attention(
         drawn = int((new.draws.n_drawn * sizes).sum())
         pairs += drawn
         spent += _SAMPLED_PAIR * drawn
+        if error.upper > allowed and not is_causal:
+            mended = plan.mend(draws, error, allowed)
+            if mended is not None:
+                pairs += len(mended.rows) * len(key)
+                error = mended.error
         worst = error.upper / allowed
         if worst <= 1:
             break
@@ -180,7 +193,13 @@ def sampled_attention(
     else:
         return None
     draws.out[plan.rows] = plan.pilot.outputs
-    numbers |= {"draws": attempt + 1, "share_of_pairs": pairs / n_pairs}
+    if mended is not None:
+        draws.out[mended.rows] = mended.outputs
+    numbers |= {
+        "draws": attempt + 1,
+        "mended_rows": 0 if mended is None else len(mended.rows),
+        "share_of_pairs": pairs / n_pairs,
+    }
     output = _moved_back(head, draws.out)
     lap("draw")
     return SampledAttention(
@@ -193,6 +212,14 @@ class _Error(NamedTuple):
 
     variance: float
     upper: float
+
+
+class _Mended(NamedTuple):
+    """Rows that were computed exactly, and the error of all others."""
+
+    rows: Index
+    outputs: Array
+    error: _Error
 
 
 class _Made(NamedTuple):
@@ -254,18 +281,19 @@ class _Plan:
         )
         return attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
 
-    def error(self, draws: AttentionDraws, delta: float) -> _Error:
-        """How large the error of these draws is.
+    def error(self, draws: AttentionDraws, delta: float, below: float = math.inf) -> _Error:
+        """How large the error of these draws is, over the rows whose bound is below something.
 
         They tell their own variance to first order. What that misses (keys that were never drawn,
         noisy denominators) is measured on rows computed exactly but not planned with.
         """
-        known = ~np.isnan(draws.variance)
+        usual = draws.bound < below
+        known = usual & ~np.isnan(draws.variance)
         bound = float(draws.bound[known].sum())
         share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
-        per_row = share * draws.bound
+        per_row = share * draws.bound * usual
         per_block = np.add.reduceat(per_row[self.blocks.query_order], self.blocks.start[:-1])
-        errors = draws.out[self.checks] - self.checked
+        errors = (draws.out[self.checks] - self.checked)[usual[self.checks]]
         measured = (errors.astype(np.float64) ** 2).sum(axis=-1)
         predicted = float(per_row[self.checks].sum())
         variance = float(per_block.sum())
@@ -274,6 +302,32 @@ class _Plan:
         elif predicted > 0:
             variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
         return _Error(variance, variance * spread(per_block, delta))
+
+    def mend(self, draws: AttentionDraws, error: _Error, allowed: float) -> _Mended | None:
+        """Rows computed exactly, so few that it pays, without which the error is allowed.
+
+        What they had in error, and no more, is taken from the error of all. The draws say too much
+        of rows in which a small probability came true: such rows stand for others in which it did
+        not, which the error of all has to cover.
+        """
+        order = np.argsort(draws.bound)[::-1]
+        said = np.cumsum(draws.bound[order])
+        wanted = (1 - _ENOUGH_MENDED * allowed / error.upper) / _SAID_TOO_MUCH
+        rows = order[: int(np.searchsorted(said, wanted * said[-1])) + 1]
+        if not len(rows) <= _MOST_MENDED * len(order):
+            return None
+        found, _ = computed_rows(self.head, rows, self.n_threads)
+        outputs = (found - self.head.value_centre) * self.head.value_factor
+        gone = float(np.square(draws.out[rows] - outputs).sum())
+        by_bound = float(said[len(rows) - 1] / said[-1]) * error.variance
+        left = 1 - min(gone, by_bound) / error.variance
+        return _Mended(rows, outputs, _Error(left * error.variance, left * error.upper))
+
+
+def _largest(bounds: Float64, share: float) -> float:
+    """What this share of the rows, at least one of them, reaches."""
+    place = len(bounds) - math.ceil(share * len(bounds))
+    return float(np.partition(bounds, place)[place])
 
 
 def _pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:

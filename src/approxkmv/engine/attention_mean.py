@@ -50,7 +50,7 @@ def mean_output(
     variance = _score_variance(head, some, n_threads)
     if not _predicted_error(head, variance) <= _HOPELESS * allowed:  # it may not be a number
         return None
-    _, squares = _computed(head, rng.integers(n_queries, size=_FIRST_ROWS), n_threads)
+    _, squares = computed_rows(head, rng.integers(n_queries, size=_FIRST_ROWS), n_threads)
     if not n_queries * float(squares.mean()) <= _HOPELESS * allowed:
         return None
     everyone = np.arange(n_queries, dtype=np.int32)
@@ -78,14 +78,14 @@ def _from_rows(
     per_stratum = max(4, n_largest // max(1, len(edges) - 1))
     drawn = [rng.choice(order[a:b], per_stratum) for a, b in pairwise(edges)]
     rows = np.concatenate([order[:n_largest], *drawn])
-    outputs, squares = _computed(head, rows, n_threads)
+    outputs, squares = computed_rows(head, rows, n_threads)
     by_stratum = squares[n_largest:].reshape(len(drawn), per_stratum)
     error = float(np.diff(edges) @ by_stratum.mean(axis=1))
     most = float(np.diff(edges) @ by_stratum.max(axis=1))
     return MeanOutput(rows, outputs, error, len(rows) * n_keys), most
 
 
-def _computed(head: AttentionHead, rows: Index, n_threads: int | None) -> tuple[Array, Float64]:
+def computed_rows(head: AttentionHead, rows: Index, n_threads: int | None) -> tuple[Array, Float64]:
     """Exact outputs of some rows, and squared errors of the mean there, for moved values."""
     sums = tile_product(
         head.queries[rows],

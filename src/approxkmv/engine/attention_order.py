@@ -1,8 +1,9 @@
 """Blocks of similar queries for attention, and the keys near them.
 
 With a causal mask the order is that of the tokens: neighbours in a text attend alike, and most to
-their own neighbourhood. Without one, keys are cut at the medians of random projections into small
-cells and queries follow, so that a block's near keys are mostly in its own cells.
+their own neighbourhood. Without one, keys are cut into small cells, each at the median along the
+direction in which it spreads most, and queries follow, so that a block's near keys are mostly in
+its own cells. (Cuts along directions that all cells share need twice the pairs on word vectors.)
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 
 import numpy as np
 
-from approxkmv.leaves import Array, AttentionBlocks, Index32, project, random_tiling
+from approxkmv.leaves import Array, AttentionBlocks, Index32, principal_tiling
 
 # A multiple of every micro tile's rows; larger blocks would share keys between unlike queries.
 _ROWS_PER_BLOCK = 96
@@ -24,12 +25,7 @@ _MOST_BAND_BLOCKS = 4
 
 
 def order_blocks(
-    query: Array,
-    key: Array,
-    *,
-    is_causal: bool,
-    rng: np.random.Generator,
-    n_threads: int | None = None,
+    query: Array, key: Array, *, is_causal: bool, n_threads: int | None = None
 ) -> AttentionBlocks:
     """Cut queries into blocks of 96, or a multiple where there are many."""
     n_queries, n_keys = len(query), len(key)
@@ -45,15 +41,7 @@ def order_blocks(
         tokens = np.arange(max(n_queries, n_keys), dtype=np.int32)
         return AttentionBlocks(tokens[:n_queries], start, tokens[:n_keys], before, stop, True)
     depth = max(0, int(math.log2(n_keys / size)))
-    directions = rng.standard_normal((key.shape[1], depth)).astype(np.float32)
-    # Not a matrix product of NumPy: after one, the threads of a BLAS spin on the cores for a while.
-    everyone = np.arange(max(n_queries, n_keys), dtype=np.int32)
-    origin = np.zeros(key.shape[1])
-    tiling = random_tiling(
-        project(key, everyone[:n_keys], origin, directions, n_threads=n_threads),
-        project(query, everyone[:n_queries], origin, directions, n_threads=n_threads),
-        n_threads=n_threads,
-    )
+    tiling = principal_tiling(key, query, depth, n_threads=n_threads)
     first = np.searchsorted(tiling.query_start, start[:-1], side="right") - 1
     last = np.searchsorted(tiling.query_start, start[1:] - 1, side="right")
     band_start, band_stop = tiling.key_start[first], tiling.key_start[last]
