@@ -633,8 +633,8 @@ void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<c
                          double value_factor, Int32s query_order, Int64s start, Int32s key_order,
                          Int64s band_start, Int64s band_stop, bool causal,
                          Matrix<const float> guarded, Matrix<const T> near, double floor,
-                         double rate, double least, std::uint64_t seed, std::uint64_t stream, Matrix<T> out,
-                         Vector<double> variance, Vector<double> bound,
+                         double rate, double least, std::uint64_t seed, std::uint64_t stream, Int64s listed,
+                         Matrix<T> out, Vector<double> variance, Vector<double> bound,
                          Vector<double> total_variance, Vector<std::int64_t> n_drawn, const std::string &isa, int n_threads) {
   const auto a = one_head<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
                               value_factor);
@@ -643,7 +643,9 @@ void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<c
   const AttentionDraws<T> to{out.data(), variance.data(), bound.data(), total_variance.data(),
                              n_drawn.data()};
   const auto &table = kernels(isa).typed<T>();
-  run([&](const Poll &poll) { return attention_draw(a, blocks, rates, table, n_threads, poll, to); });
+  run([&](const Poll &poll) {
+    return attention_draw(a, blocks, rates, listed.data(), listed.size(), table, n_threads, poll, to);
+  });
 }
 
 template <class T> void bind_sampled_attention_for(nb::module_ &m) {
@@ -660,8 +662,8 @@ template <class T> void bind_sampled_attention_for(nb::module_ &m) {
         "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
         "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
         "band_stop"_a.noconvert(), "causal"_a, "guarded"_a.noconvert(), "near"_a.noconvert(),
-        "floor"_a, "rate"_a, "least"_a, "seed"_a, "stream"_a, "out"_a.noconvert(), "variance"_a.noconvert(),
-        "bound"_a.noconvert(), "total_variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "floor"_a, "rate"_a, "least"_a, "seed"_a, "stream"_a, "listed"_a.noconvert(),
+        "out"_a.noconvert(), "variance"_a.noconvert(), "bound"_a.noconvert(), "total_variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
 }
 
 }  // namespace

@@ -610,14 +610,16 @@ template <class T> class AttentionSampler {
   std::vector<Space> spaces_;
 };
 
+/// Draws for the listed blocks, and writes what belongs to them.
 template <class T>
 bool attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks, const AttentionRates<T> &rates,
-                    const TypedKernels<T> &k, int n_threads, const Poll &poll,
+                    const std::int64_t *listed, std::size_t n_listed, const TypedKernels<T> &k, int n_threads, const Poll &poll,
                     const AttentionDraws<T> &to) {
   AttentionSampler<T> sampler(a, blocks, rates, k, n_threads);
   return parallel_for(
-      blocks.n, n_threads,
-      [&](std::size_t task, int slot) { sampler.run(blocks.n - 1 - task, slot, to); }, poll);
+      n_listed, n_threads,
+      [&](std::size_t task, int slot) { sampler.run(std::size_t(listed[n_listed - 1 - task]), slot, to); },
+      poll);
 }
 
 }  // namespace akmv

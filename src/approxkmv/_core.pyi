@@ -357,6 +357,7 @@ def attention_draw(
     least: float,
     seed: int,
     stream: int,
+    listed: Index,
     out: Array,
     variance: Float64,
     bound: Float64,

@@ -893,17 +893,22 @@ def attention_draw(
     blocks: AttentionBlocks,
     rates: AttentionRates,
     *,
+    chosen: Index | None = None,
+    into: AttentionDraws | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> AttentionDraws:
-    """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability."""
-    n_queries = len(head.queries)
-    to = AttentionDraws(
-        np.empty((n_queries, head.values.shape[1]), head.values.dtype),
+    """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability.
+
+    With ``chosen`` only for these blocks; with ``into`` rows of others stay what they are there.
+    """
+    n_queries, n_blocks = len(head.queries), len(blocks.band_start)
+    to = into or AttentionDraws(
+        np.zeros((n_queries, head.values.shape[1]), head.values.dtype),
         np.full(n_queries, np.nan),
         np.zeros(n_queries),
         np.zeros(n_queries),
-        np.empty(len(blocks.band_start), np.int64),
+        np.zeros(n_blocks, np.int64),
     )
     _core.attention_draw(
         *head,
@@ -915,6 +920,7 @@ def attention_draw(
         rates.least,
         rates.seed,
         rates.stream,
+        np.arange(n_blocks) if chosen is None else chosen,
         *to,
         isa or ISA,
         n_threads or default_threads(),

@@ -611,7 +611,11 @@ def rate_histogram(
 
 
 def attention_draw(
-    head: AttentionHead, blocks: AttentionBlocks, rates: AttentionRates
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rates: AttentionRates,
+    *,
+    chosen: Index | None = None,
 ) -> AttentionDraws:
     """Softmax over drawn keys, their exponentials divided by the probabilities."""
     n_queries = len(head.queries)
@@ -619,7 +623,7 @@ def attention_draw(
     out = np.zeros((n_queries, values.shape[1]))
     variance, bound, total_variance = np.zeros(n_queries), np.zeros(n_queries), np.zeros(n_queries)
     n_drawn = np.zeros(len(blocks.band_start), np.int64)
-    for b in range(len(n_drawn)):
+    for b in range(len(n_drawn)) if chosen is None else chosen.tolist():
         rows = _block(blocks, b)
         pi = _attention_probabilities(head, blocks, rates, b)
         drawn = pi > 0

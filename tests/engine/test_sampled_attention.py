@@ -227,12 +227,40 @@ def test_draws_that_fall_short_are_added_to(monkeypatch: pytest.MonkeyPatch) -> 
 def test_two_draws_are_weighed_by_their_rates() -> None:
     """Means by the rates, variances by the squares of these weights, keys in sum."""
     one, two = np.ones(1), np.full(1, 2.0)
-    first = engine._Made(AttentionDraws(one[None], one, two, one, np.array([5])), 1.0)
-    more = engine._Made(AttentionDraws(5 * one[None], two, one, two, np.array([7])), 3.0)
+    first = engine._Made(AttentionDraws(one[None], one, two, one, np.array([5])), one)
+    more = engine._Made(AttentionDraws(5 * one[None], two, one, two, np.array([7])), 3 * one)
     draws, rate = first.with_more(more)
     assert rate == 4.0
     want = (4.0, 1 / 16 + 18 / 16, 2 / 16 + 9 / 16, 1 / 16 + 18 / 16, 12)
     assert tuple(float(part.item()) for part in draws) == want
+
+
+@pytest.mark.parametrize("seen", [0.1, 1.0, 100.0])
+def test_some_blocks_tell_the_rates_of_others(seen: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In proportion to what they show, within limits; they keep the rates they had."""
+    monkeypatch.setattr(
+        engine._Plan, "usual_error", lambda self, *_: engine._Error(seen * shown(self), np.inf)
+    )
+    head = words(2048)
+    moved = engine._prepare(*head[:3], head.scale, None)[0]
+    blocks = order_blocks(head.query, head.key, is_causal=False)
+    plan = engine._Plan(moved, blocks, 1.0, 2, np.random.default_rng(0), None)
+    n_blocks = len(blocks.band_start)
+
+    def shown(part: Any) -> float:
+        return engine._TRIAL_AIM * len(part.blocks.query_order) / 2048
+
+    rate = plan.rate.rate
+    draws, rates = engine._first_draws(plan, rate, 5, 1 / 2048, DELTA)
+    factor = np.clip(seen**engine._TOLD_POWER, *engine._TOLD)
+    tell = np.isin(np.arange(n_blocks) % engine._ONE_TELLS, engine._ONE_TELLS // 2)
+    want = np.repeat(np.where(tell, rate, factor * rate), np.diff(blocks.start))
+    np.testing.assert_allclose(rates[blocks.query_order], want)
+    for factor_of, part in ((1.0, tell), (factor, ~tell)):
+        alone = plan.draw(factor_of * rate, 5, 1)
+        np.testing.assert_array_equal(draws.n_drawn[part], alone.n_drawn[part])
+        rows = blocks.query_order[np.repeat(part, np.diff(blocks.start))]
+        np.testing.assert_array_equal(draws.out[rows], alone.out[rows])
 
 
 def test_mended_rows() -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from approxkmv.engine.attention_mean import computed_rows, mean_output
-from approxkmv.engine.attention_order import every_nth, order_blocks, pilot_rows
+from approxkmv.engine.attention_order import every_nth, order_blocks, pilot_rows, some_blocks
 from approxkmv.engine.attention_rates import solve_rate
 from approxkmv.engine.sample import spread
 from approxkmv.leaves import (
@@ -45,7 +45,7 @@ _PILOT_ROWS, _CHECK_ROWS = 2, 2
 _FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 3, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
-_TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.7
+_TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
 # Then the variance falls more slowly than the rate grows: on word vectors, whose near keys a pilot
 # of two rows does not all see, 2.5 times the rate left 0.56 of it, 3.6 times 0.38.
 _RATE_POWER = 1.3
@@ -65,6 +65,10 @@ _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.65
 _MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
+# The first draws are for one block in so many, where there are at least so many blocks. What they
+# show tells the rates for the others, at most by so much lower or higher. Not with a causal mask,
+# where rows are not mended: to aim nearer there led to second draws.
+_ONE_TELLS, _ENOUGH_BLOCKS, _TOLD, _TOLD_POWER = 4, 64, (0.5, 2.5), 1.15
 # The rows of largest variance are computed exactly where few of them are enough, by a margin: one
 # in a hundred had a quarter of the squared error on word vectors, of which the draws say a third.
 _MOST_MENDED, _USUALLY_MENDED, _ENOUGH_MENDED, _SAID_TOO_MUCH = 0.02, 0.01, 0.97, 0.7
@@ -137,17 +141,19 @@ def sampled_attention(
     sizes = np.diff(blocks.start)
     band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
-    few = every_nth(blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
+    n_blocks = len(sizes)
+    chosen = every_nth(n_blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
+    few = some_blocks(blocks, chosen)
     part = few.start[-1] / len(query)
     seed = int(rng.integers(2**63))
     trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
     if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
         return None
-    for looked, slack in ((trial.one_in(_FIRST_DRAW), _OUT_OF_THE_QUESTION), (trial, 1.0)):
-        tried = looked.draw(trial.rate.rate, seed, 0)
-        bounds = tried.bound[looked.blocks.query_order]
-        usual = math.inf if is_causal else _largest(bounds, _USUALLY_MENDED)
-        error = looked.error(tried, delta, usual)
+    everyone = np.arange(len(chosen))
+    first = every_nth(len(chosen), _FIRST_DRAW, (_FIRST_DRAW - 1) // 2)
+    for some, slack in ((first, _OUT_OF_THE_QUESTION), (everyone, 1.0)):
+        looked = trial.of(some)
+        error = looked.usual_error(trial.draw(trial.rate.rate, seed, 0, some), delta)
         lap("first look")
         its_part = looked.blocks.start[-1] / len(query) * allowed
         found = error.variance / its_part
@@ -161,7 +167,7 @@ def sampled_attention(
     lap("pilot")
     pairs = int(_seen(plan.rows, len(key), is_causal).sum())
     numbers: dict[str, object] = {
-        "blocks": len(sizes),
+        "blocks": n_blocks,
         "pilot_rows": len(plan.rows),
         "predicted_share_of_pairs": (plan.rate.pairs + band) / n_pairs,
     }
@@ -172,7 +178,10 @@ def sampled_attention(
         predicted = min(rate / plan.rate.rate * plan.rate.pairs, float(n_pairs))
         if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
-        new = _Made(plan.draw(rate, seed, attempt + 1), rate)
+        if attempt == 0 and not is_causal and n_blocks >= _ENOUGH_BLOCKS:
+            new = _first_draws(plan, rate, seed, allowed / len(query), delta)
+        else:
+            new = _Made(plan.draw(rate, seed, attempt + 1), np.full(len(query), rate))
         made = new if made is None else made.with_more(new)
         draws, error = made.draws, plan.error(made.draws, delta)
         lap("draw")
@@ -189,7 +198,7 @@ def sampled_attention(
             break
         if worst > _HOPELESS_ERROR:
             return None  # heavy keys differ from row to row: drawing more of all would not help
-        rate = max(_ENOUGH_MORE * worst - 1, _LEAST_MORE) * made.rate
+        rate = max(_ENOUGH_MORE * worst - 1, _LEAST_MORE) * float(made.rate.mean())
     else:
         return None
     draws.out[plan.rows] = plan.pilot.outputs
@@ -226,15 +235,15 @@ class _Made(NamedTuple):
     """What was drawn so far, at these rates in all."""
 
     draws: AttentionDraws
-    rate: float
+    rate: Float64  # of each query
 
     def with_more(self, more: _Made) -> _Made:
-        """Both together, weighed by their rates, which do not depend on what was drawn."""
+        """Both together, weighed by their rates, which do not depend on what a query has drawn."""
         rate = self.rate + more.rate
         a, b = self.rate / rate, more.rate / rate
         old, new = self.draws, more.draws
         draws = AttentionDraws(
-            (a * old.out + b * new.out).astype(old.out.dtype),
+            (a[:, None] * old.out + b[:, None] * new.out).astype(old.out.dtype),
             a**2 * old.variance + b**2 * new.variance,
             a**2 * old.bound + b**2 * new.bound,
             a**2 * old.total_variance + b**2 * new.total_variance,
@@ -266,20 +275,28 @@ class _Plan:
         self.checks = self.rows.reshape(shape)[:, _PILOT_ROWS:]
         self.checked = outputs[:, _PILOT_ROWS:]
 
-    def one_in(self, n: int) -> _Plan:
-        """The same plan for some of the blocks."""
-        some, chosen = copy.copy(self), slice((n - 1) // 2 % len(self.near), None, n)
-        some.blocks = every_nth(self.blocks, n, (n - 1) // 2)
-        some.guarded, some.near = self.guarded[chosen].copy(), self.near[chosen].copy()
+    def of(self, chosen: Index) -> _Plan:
+        """The same plan to judge the draws of some of the blocks by."""
+        some = copy.copy(self)
+        some.blocks = some_blocks(self.blocks, chosen)
         some.checks, some.checked = self.checks[chosen], self.checked[chosen]
         return some
 
-    def draw(self, rate: float, seed: int, stream: int) -> AttentionDraws:
-        """Draw keys for every block at this rate."""
+    def draw(
+        self,
+        rate: float,
+        seed: int,
+        stream: int,
+        chosen: Index | None = None,
+        into: AttentionDraws | None = None,
+    ) -> AttentionDraws:
+        """Draw keys for every block at this rate, or for some."""
         rates = AttentionRates(
             self.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
         )
-        return attention_draw(self.head, self.blocks, rates, n_threads=self.n_threads)
+        return attention_draw(
+            self.head, self.blocks, rates, chosen=chosen, into=into, n_threads=self.n_threads
+        )
 
     def error(self, draws: AttentionDraws, delta: float, below: float = math.inf) -> _Error:
         """How large the error of these draws is, over the rows whose bound is below something.
@@ -303,6 +320,13 @@ class _Plan:
             variance *= max(_LEAST_RATIO, float(measured.sum()) / predicted)
         return _Error(variance, variance * spread(per_block, delta))
 
+    def usual_error(self, draws: AttentionDraws, delta: float) -> _Error:
+        """The error without the rows that would be mended; with a causal mask none are."""
+        bounds = draws.bound[self.blocks.query_order]
+        if self.blocks.causal:
+            return self.error(draws, delta)
+        return self.error(draws, delta, _largest(bounds, _USUALLY_MENDED))
+
     def mend(self, draws: AttentionDraws, error: _Error, allowed: float) -> _Mended | None:
         """Rows computed exactly, so few that it pays, without which the error is allowed.
 
@@ -322,6 +346,27 @@ class _Plan:
         by_bound = float(said[len(rows) - 1] / said[-1]) * error.variance
         left = 1 - min(gone, by_bound) / error.variance
         return _Mended(rows, outputs, _Error(left * error.variance, left * error.upper))
+
+
+def _first_draws(
+    plan: _Plan, rate: float, seed: int, allowed_per_row: float, delta: float
+) -> _Made:
+    """Draw for some blocks, and for the others at the rate that these tell.
+
+    What a block draws does not depend on what it has drawn itself.
+    """
+    n_blocks, n_queries = len(plan.near), len(plan.blocks.query_order)
+    some = every_nth(n_blocks, _ONE_TELLS, _ONE_TELLS // 2)
+    told_by = plan.of(some)
+    draws = plan.draw(rate, seed, 1, some)
+    n_told_by = len(told_by.blocks.query_order)
+    found = told_by.usual_error(draws, delta).variance / (n_told_by * allowed_per_row)
+    factor = min(_TOLD[1], max(_TOLD[0], (found / _TRIAL_AIM) ** _TOLD_POWER))
+    others = np.setdiff1d(np.arange(n_blocks), some)
+    draws = plan.draw(factor * rate, seed, 1, others, into=draws)
+    rates = np.full(n_queries, factor * rate)
+    rates[told_by.blocks.query_order] = rate
+    return _Made(draws, rates)
 
 
 def _largest(bounds: Float64, share: float) -> float:

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from approxkmv.leaves import Array, AttentionBlocks, Index32, principal_tiling
+from approxkmv.leaves import Array, AttentionBlocks, Index, Index32, principal_tiling
 
 # A multiple of every micro tile's rows; larger blocks would share keys between unlike queries.
 _ROWS_PER_BLOCK = 96
@@ -52,9 +52,13 @@ def order_blocks(
     )
 
 
-def every_nth(blocks: AttentionBlocks, n: int, first: int) -> AttentionBlocks:
-    """Some of the blocks, evenly spread."""
-    chosen = np.arange(first % min(n, len(blocks.band_start)), len(blocks.band_start), n)
+def every_nth(n_blocks: int, n: int, first: int) -> Index:
+    """Numbers of some blocks, evenly spread."""
+    return np.arange(first % min(n, n_blocks), n_blocks, n)
+
+
+def some_blocks(blocks: AttentionBlocks, chosen: Index) -> AttentionBlocks:
+    """Some of the blocks."""
     queries = [blocks.query_order[blocks.start[b] : blocks.start[b + 1]] for b in chosen]
     return blocks._replace(
         query_order=np.concatenate(queries),
