@@ -15,7 +15,7 @@
 namespace akmv {
 
 /// Some of a cell's keys tell the direction: every so many, up to this number.
-constexpr std::size_t kTelling = 512;
+constexpr std::size_t kTelling = 256;
 constexpr int kPowerSteps = 5;
 constexpr std::size_t kTreePointsPerTask = 2048;
 

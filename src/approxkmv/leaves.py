@@ -366,7 +366,7 @@ def principal_tiling(
 ) -> Tiling:
     """Cut keys at medians along the direction in which those of each cell spread most.
 
-    Queries follow the cuts. A direction is found by five steps of power iteration with up to 512
+    Queries follow the cuts. A direction is found by five steps of power iteration with up to 256
     keys of the cell, from the one farthest from their mean.
     """
     tiling = _empty_tiling(len(queries), len(keys), depth)

@@ -189,8 +189,8 @@ def principal_tiling(keys: Array, queries: Array, depth: int) -> Tiling:
 
 
 def _principal_direction(points: Float64) -> Float64:
-    """Five steps of power iteration, from the point farthest from the mean; up to 512 points."""
-    some = points[:: max(1, math.ceil(len(points) / 512))]
+    """Five steps of power iteration, from the point farthest from the mean; up to 256 points."""
+    some = points[:: max(1, math.ceil(len(points) / 256))]
     if len(some) == 0:
         return np.zeros(points.shape[1])
     moved = some - some.mean(axis=0)

@@ -35,15 +35,16 @@ from approxkmv.leaves import (
 )
 
 # Up to so many pairs finding out about a head takes too long next to computing it: whether the mean
-# of the values will do (2,896 tokens), and whether keys can be drawn (6,324, or 6,928 if causal).
-# At 6,144 tokens a look in vain took 1.13 to 1.15 times the exact time, at 8,192 1.09 to 1.1.
-_FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 40_000_000, 24_000_000
+# of the values will do (2,896 tokens), and whether keys can be drawn (9,486, or 6,928 if causal).
+# At 8,192 tokens a look in vain takes a tenth of the exact time with a causal mask, where blocks
+# need no tree, and 0.12 of it without.
+_FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 90_000_000, 24_000_000
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many is tried first, to give up early where sampling cannot pay; one in so many of
 # these is drawn for before the others, in case it is out of the question by this factor.
 _FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 3, 2.0
-_TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
+_TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 5, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
 # Then the variance falls more slowly than the rate grows: on word vectors, whose near keys a pilot
@@ -116,10 +117,8 @@ def sampled_attention(
         seconds[stage] = seconds.get(stage, 0.0) + now - clock
         clock = now
 
-    head, furthest = _prepare(query, key, value, scale, n_threads)
-    zero = np.zeros(value.shape[1])
-    squares = squared_norms(value, zero, head.value_factor, n_threads=n_threads)
-    allowed = eps**2 * float(squares.sum())
+    head, furthest, square = _prepare(query, key, value, scale, n_threads)
+    allowed = eps**2 * head.value_factor**2 * square
     if furthest == 0:  # every value is the centre, and so is every output
         return SampledAttention(_all_mean(head), 0.0, 0, {"mean_of_values": True}, seconds)
     if not is_causal:
@@ -388,15 +387,18 @@ def _seen(rows: Index32, n_keys: int, is_causal: bool) -> Index:
 
 def _prepare(
     query: Array, key: Array, value: Array, scale: float, n_threads: int | None
-) -> tuple[AttentionHead, float]:
+) -> tuple[AttentionHead, float, float]:
     """Keys and values around their means, values of at most unit size; softmax does not change.
 
-    Also how far the values are from their mean, at most.
+    Also how far the values are from their mean, at most, and their squared Frobenius norm.
     """
     key_centre = key[:: max(1, len(key) // 1024)].mean(axis=0, dtype=np.float64)
     # The centre of the values is subtracted in their own precision.
     value_centre = value.mean(axis=0, dtype=np.float64).astype(value.dtype).astype(np.float64)
-    furthest = math.sqrt(float(squared_norms(value, value_centre, 1.0, n_threads=n_threads).max()))
+    squares = squared_norms(value, value_centre, 1.0, n_threads=n_threads)
+    furthest = math.sqrt(float(squares.max()))
+    # Around any point c: |v|^2 is |v - c|^2 + |c|^2 on average if c is the mean, to rounding.
+    square = float(squares.sum()) + len(value) * float(value_centre @ value_centre)
     exponent = -math.frexp(furthest)[1] if furthest > 0 else 0
     head = AttentionHead(
         query,
@@ -408,7 +410,7 @@ def _prepare(
         value_centre,
         math.ldexp(1.0, exponent),
     )
-    return head, furthest
+    return head, furthest, square
 
 
 def _moved_back(head: AttentionHead, output: Array) -> Array:
