@@ -44,7 +44,7 @@ _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many is tried first, to give up early where sampling cannot pay; one in so many of
 # these is drawn for before the others, in case it is out of the question by this factor.
 _FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 3, 2.0
-_TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 5, 6.0
+_TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
 # Then the variance falls more slowly than the rate grows: on word vectors, whose near keys a pilot
