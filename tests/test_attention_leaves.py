@@ -179,6 +179,9 @@ def test_draws_of_some_blocks(causal: bool, isa: str, dtype: Any) -> None:
     rest = leaves.attention_draw(head, blocks, rates, chosen=others, into=part, isa=isa)
     for a, b in zip(rest, whole, strict=True):
         np.testing.assert_array_equal(a, b)
+    twins = reference.attention_draw(head, blocks, rates, chosen=others, into=want)
+    for a, b in zip(twins, reference.attention_draw(head, blocks, rates), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_long_rows_decay_their_squares(isa: str) -> None:

@@ -558,7 +558,7 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
                     1.5,
                     known,
                     **options,
-                    order=None if n_threads == 1 else order,
+                    point_order=None if n_threads == 1 else order,
                     isa=isa,
                     n_threads=n_threads,
                 )
@@ -771,6 +771,9 @@ def test_sampled_product_of_some_blocks(isa: str, dtype: Any) -> None:
     assert (part.out == 0).any()
     rest = leaves.sampled_product(g, plan, found, x, blocks=others, into=part, isa=isa)
     for got, every in zip(rest, whole, strict=True):
+        np.testing.assert_array_equal(got, every)
+    twins = reference.sampled_product(g, plan, found, x, blocks=others, into=want)
+    for got, every in zip(twins, reference.sampled_product(g, plan, found, x), strict=True):
         np.testing.assert_array_equal(got, every)
 
 

@@ -501,7 +501,7 @@ def neighbours_of_neighbours(
     width: int,
     of_keys: bool = False,
     threshold: float,
-    order: Index32 | None = None,
+    point_order: Index32 | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
 ) -> NewPairs:
@@ -509,8 +509,8 @@ def neighbours_of_neighbours(
 
     Only pairs of value >= ``least`` lead on, through the first ``width`` queries met. ``of_keys``
     goes the other way, through the last keys met that share a query, for keys that fall behind:
-    fewer queries lead to them than to another key of one of these. Points are taken in ``order``:
-    neighbours one after the other find what they read in cache.
+    fewer queries lead to them than to another key of one of these. Points are taken in
+    ``point_order``: neighbours one after the other find what they read in cache.
     """
     n_points = len(keys if of_keys else queries)
     return _core.neighbours_of_neighbours(
@@ -518,7 +518,7 @@ def neighbours_of_neighbours(
         keys,
         -0.5 / bandwidth**2,
         *known,
-        np.arange(n_points, dtype=np.int32) if order is None else order,
+        np.arange(n_points, dtype=np.int32) if point_order is None else point_order,
         least,
         width,
         of_keys,

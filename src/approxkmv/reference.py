@@ -393,16 +393,20 @@ def sampled_product(
     smooth: SmoothPart | None = None,
     *,
     blocks: Index | None = None,
+    into: SampledSums | None = None,
 ) -> SampledSums:
     """Sum of drawn terms over their probabilities, and found pairs exactly instead."""
     n_blocks, n_keys = len(plan.block_start) - 1, len(x)
     exponentials = np.exp(np.minimum(_exponents(geometry), 0.0))
     signed = x.astype(np.float64)
     lengths = np.square(signed).sum(axis=1)
-    y = np.zeros((len(geometry.queries), x.shape[1]))
-    variance = np.zeros(len(geometry.queries))
-    mass = np.zeros(len(geometry.queries))
-    n_drawn = np.zeros(n_blocks, np.int64)
+    n_queries = len(geometry.queries)
+    y, variance, mass, n_drawn = into or (
+        np.zeros((n_queries, x.shape[1])),
+        np.zeros(n_queries),
+        np.zeros(n_queries),
+        np.zeros(n_blocks, np.int64),
+    )
     tile_of = np.empty(n_keys, np.int64)
     tiles = np.arange(len(plan.tile_start) - 1)
     tile_of[plan.key_order] = np.repeat(tiles, np.diff(plan.tile_start))
@@ -616,13 +620,18 @@ def attention_draw(
     rates: AttentionRates,
     *,
     chosen: Index | None = None,
+    into: AttentionDraws | None = None,
 ) -> AttentionDraws:
     """Softmax over drawn keys, their exponentials divided by the probabilities."""
     n_queries = len(head.queries)
     scores, values = _attention_scores(head, blocks), _moved_values(head)
-    out = np.zeros((n_queries, values.shape[1]))
-    variance, bound, total_variance = np.zeros(n_queries), np.zeros(n_queries), np.zeros(n_queries)
-    n_drawn = np.zeros(len(blocks.band_start), np.int64)
+    out, variance, bound, total_variance, n_drawn = into or (
+        np.zeros((n_queries, values.shape[1])),
+        np.zeros(n_queries),
+        np.zeros(n_queries),
+        np.zeros(n_queries),
+        np.zeros(len(blocks.band_start), np.int64),
+    )
     for b in range(len(n_drawn)) if chosen is None else chosen.tolist():
         rows = _block(blocks, b)
         pi = _attention_probabilities(head, blocks, rates, b)

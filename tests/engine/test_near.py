@@ -274,10 +274,10 @@ def test_keys_are_asked_every_other_time(monkeypatch: pytest.MonkeyPatch) -> Non
     ways, orders = [], []
     passed = near.neighbours_of_neighbours
 
-    def noted(*args: Any, of_keys: bool, order: np.ndarray, **options: Any) -> NewPairs:
+    def noted(*args: Any, of_keys: bool, point_order: np.ndarray, **options: Any) -> NewPairs:
         ways.append(of_keys)
-        orders.append(order)
-        return passed(*args, of_keys=of_keys, order=order, **options)
+        orders.append(point_order)
+        return passed(*args, of_keys=of_keys, point_order=point_order, **options)
 
     monkeypatch.setattr(near, "neighbours_of_neighbours", noted)
     groups = case()

@@ -285,7 +285,7 @@ class Search:
             width=_WIDTH,
             of_keys=of_keys,
             threshold=self.pilot.threshold,
-            order=self.by_cells[of_keys],
+            point_order=self.by_cells[of_keys],
             n_threads=self.n_threads,
         )
         self._add(met)
