@@ -509,7 +509,10 @@ inline std::vector<char> fall_behind(const LeadingKeys &keys_of, const LeadingQu
         for (std::size_t i = task * kQueriesPerTask; i < last; ++i) {
           const auto query = std::int32_t(i);
           std::int64_t most = 0;
-          keys_of.each(query, false, [&](std::int32_t key) { return most = std::max(most, queries_of.count(key)), true; });
+          keys_of.each(query, false, [&](std::int32_t key) {
+            most = std::max(most, queries_of.count(key));
+            return true;
+          });
           keys_of.each(query, false, [&](std::int32_t key) {
             if (queries_of.count(key) < most) behind[slot][key] = 1;
             return true;
@@ -549,7 +552,8 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
   std::vector<std::int32_t> listed(order, order + n_listed);
   if (of_keys) {
     const auto behind = fall_behind(keys_of, queries_of, queries.n, keys.n, n_threads, poll);
-    listed.erase(std::remove_if(listed.begin(), listed.end(), [&](std::int32_t j) { return !behind[j]; }), listed.end());
+    const auto none = std::remove_if(listed.begin(), listed.end(), [&](std::int32_t j) { return !behind[j]; });
+    listed.erase(none, listed.end());
   }
   parts.resize((listed.size() + kPointsAsked - 1) / kPointsAsked);
   if (of_keys)

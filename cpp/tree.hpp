@@ -84,8 +84,8 @@ template <class T> struct TreeSide {
 /// each of the 2^depth cells begin. Equal projections stay together; queries follow the cuts.
 template <class T>
 bool principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, const TypedKernels<T> &kernels,
-                      int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order, std::int64_t *key_start,
-                      std::int64_t *query_start) {
+                      int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order,
+                      std::int64_t *key_start, std::int64_t *query_start) {
   TreeSide<T> of_keys(keys.n), of_queries(queries.n);
   const auto project = [&](const Rows<T> &points, TreeSide<T> &side, const std::vector<Axis<T>> &axes) {
     return parallel_for(
@@ -111,7 +111,8 @@ bool principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, co
       else
         side.other[side.start[cell] + above++] = side.order[at];
     }
-    std::copy_n(side.other.begin() + std::ptrdiff_t(side.start[cell]), above, side.order.begin() + std::ptrdiff_t(below));
+    const auto others = side.other.begin() + std::ptrdiff_t(side.start[cell]);
+    std::copy_n(others, above, side.order.begin() + std::ptrdiff_t(below));
     return below;
   };
   for (int level = 0; level < depth; ++level) {

@@ -1,7 +1,7 @@
 """The compiled loops, with instruction set and threads filled in.
 
 Each function here has a NumPy twin of the same name and arguments in :mod:`approxkmv.reference`
-(without ``n_threads``, ``isa`` and ``row_order``, which say how to run, not what to compute).
+(without ``n_threads``, ``isa`` and ``point_order``, which say how to run, not what to compute).
 Arrays are C-contiguous and already checked.
 """
 

@@ -280,7 +280,7 @@ def test_keys_are_asked_every_other_time(monkeypatch: pytest.MonkeyPatch) -> Non
         return passed(*args, of_keys=of_keys, point_order=point_order, **options)
 
     monkeypatch.setattr(near, "neighbours_of_neighbours", noted)
-    groups = case()
+    groups = case(symmetric=False)
     search = search_of(groups)
     search.neighbours()
     search.tilings(1, *search.everywhere)
@@ -290,6 +290,9 @@ def test_keys_are_asked_every_other_time(monkeypatch: pytest.MonkeyPatch) -> Non
     sides = search.everywhere
     for of_keys, order in zip(ways, orders, strict=True):
         np.testing.assert_array_equal(np.sort(order), np.sort(sides[of_keys]))
+    np.testing.assert_array_equal(orders[1], search.by_cells[1])
+    np.testing.assert_array_equal(orders[2], search.by_cells[0])
+    assert (search.by_cells[0] != search.by_cells[1]).any()
     assert (orders[2] != sides[0]).any()
     assert (orders[1] != sides[1]).any()
 

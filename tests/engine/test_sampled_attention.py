@@ -287,8 +287,10 @@ def test_mended_rows() -> None:
         want = 1 - of_all * len(mended.rows) / 10
         assert mended.error.variance == pytest.approx(want, rel=0.02)
         assert mended.error.upper == pytest.approx(1.2 * mended.error.variance)
-        # Far too many would be needed.
+        # Far too many would be needed; nothing tells which.
         assert engine._Plan.mend(plan, draws, error, 0.1) is None
+        silent = draws._replace(bound=nothing)
+        assert engine._Plan.mend(plan, silent, error, 0.83) is None
 
 
 def test_rows_are_mended_where_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +312,9 @@ def test_rows_are_mended_where_that_is_enough(monkeypatch: pytest.MonkeyPatch) -
             continue
         n_mended += 1
         assert found.numbers["draws"] == 1
+        off = np.abs(found.output - exact_of(head)).max(axis=1)
+        # Pilot rows are exact, too, and few of them are mended as well.
+        assert (off < 1e-5).sum() >= found.numbers["pilot_rows"] + found.numbers["mended_rows"] / 2
         error = np.linalg.norm(found.output - exact_of(head)) / np.linalg.norm(head.value)
         assert error <= 0.2
     assert n_mended >= 1

@@ -337,7 +337,8 @@ class _Plan:
         said = np.cumsum(draws.bound[order])
         wanted = (1 - _ENOUGH_MENDED * allowed / error.upper) / _SAID_TOO_MUCH
         rows = order[: int(np.searchsorted(said, wanted * said[-1])) + 1]
-        if not len(rows) <= _MOST_MENDED * len(order):
+        # Where all bounds are 0 the draws say nothing of any row.
+        if len(rows) > _MOST_MENDED * len(order) or not said[-1] > 0:
             return None
         found, _ = computed_rows(self.head, rows, self.n_threads)
         outputs = (found - self.head.value_centre) * self.head.value_factor
