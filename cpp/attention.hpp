@@ -50,10 +50,10 @@ template <class T> class AttentionRunner {
         n_columns_(round_up(a_.r, k_.group_keys)),
         block_rows_(rows_per_task()),
         n_blocks_((a_.m + block_rows_ - 1) / block_rows_),
-        zeros_(std::max<std::size_t>(a_.d, kPanelKeys), 0.0),
         no_shift_(kPanelKeys, T(0)),
-        keys_(a_.n_key_sets * n_keys_ * a_.d),
-        values_(a_.n_value_sets * n_keys_ * n_columns_) {
+        packed_(n_keys_ * (a_.n_key_sets * a_.d + a_.n_value_sets * n_columns_)),
+        keys_(packed_.get()),
+        values_(keys_ + a_.n_key_sets * n_keys_ * a_.d) {
     for (int i = 0; i < n_threads_; ++i) spaces_.emplace_back(*this);
   }
 
@@ -71,12 +71,14 @@ template <class T> class AttentionRunner {
     return parallel_for(
         a_.n_heads * n_blocks_, n_threads_,
         [&](std::size_t task, int slot) {
-          run_block(task % a_.n_heads, n_blocks_ - 1 - task / a_.n_heads, spaces_[slot]);
+          run_block(task / n_blocks_, n_blocks_ - 1 - task % n_blocks_, spaces_[slot]);
         },
         poll_);
   }
 
  private:
+  static constexpr double kLog2E = 1.4426950408889634074;
+
   /// Scratch of one thread and the sums of one block.
   struct Space {
     Buffer<T> queries, scores, products, totals, row_max;
@@ -104,30 +106,30 @@ template <class T> class AttentionRunner {
   }
 
   void pack_keys(std::size_t set, std::size_t start) {
-    const Points<T> points{a_.keys + set * a_.n * a_.d, a_.n, a_.d, zeros_.data(), 1.0};
+    const Points<T> points{a_.keys + set * a_.n * a_.d, a_.n, a_.d, nullptr, 1.0};
     const std::size_t last = std::min<std::size_t>(a_.n, start + panel_keys_);
     pack_points(points, nullptr, start, last - start, no_shift_.data(), k_, k_.group_keys,
-                keys_.get() + (set * n_keys_ + start) * a_.d);
+                keys_ + (set * n_keys_ + start) * a_.d);
   }
 
   void pack_values(std::size_t set, std::size_t start) {
     const std::size_t width = std::min<std::size_t>(panel_keys_, n_keys_ - start);
     pack_many_columns(a_.values + set * a_.n * a_.r, a_.r, start, std::min(a_.n, start + width), width,
-                      k_.group_keys, values_.get() + (set * n_keys_ + start) * n_columns_);
+                      k_.group_keys, values_ + (set * n_keys_ + start) * n_columns_);
   }
 
   void run_block(std::size_t head, std::size_t block, Space &space) const {
     const std::int64_t *use = a_.heads + 4 * head;
     const std::size_t first = block * block_rows_;
     const std::size_t n_rows = std::min(block_rows_, a_.m - first);
-    const Points<T> points{a_.queries + std::size_t(use[0]) * a_.m * a_.d, a_.m, a_.d, zeros_.data(),
-                           a_.scale};
+    const Points<T> points{a_.queries + std::size_t(use[0]) * a_.m * a_.d, a_.m, a_.d, nullptr,
+                           a_.scale * kLog2E};
     pack_points(points, nullptr, first, n_rows, no_shift_.data(), k_, k_.rows, space.queries.get());
 
     SoftmaxTile<T> tile{};
     tile.queries = space.queries.get();
-    tile.keys = keys_.get() + std::size_t(use[1]) * n_keys_ * a_.d;
-    tile.values = values_.get() + std::size_t(use[2]) * n_keys_ * n_columns_;
+    tile.keys = keys_ + std::size_t(use[1]) * n_keys_ * a_.d;
+    tile.values = values_ + std::size_t(use[2]) * n_keys_ * n_columns_;
     tile.n_dims = a_.d;
     tile.n_real = a_.n;
     tile.n_keys = n_keys_;
@@ -153,7 +155,7 @@ template <class T> class AttentionRunner {
       const std::size_t row = head * a_.m + first + i;
       const T total = k_.sum_lanes(tile.totals + i * k_.width);
       const T inverse = total == T(0) ? T(0) : T(1) / total;
-      a_.log_normalizer[row] = tile.row_max[i] + std::log(total);
+      a_.log_normalizer[row] = T((double(tile.row_max[i]) + std::log2(double(total))) / kLog2E);
       for (std::size_t c = 0; c < a_.r; ++c)
         a_.out[row * a_.r + c] = tile.products[i * n_columns_ + c] * inverse;
     }
@@ -166,9 +168,11 @@ template <class T> class AttentionRunner {
   const int panel_keys_;
   const std::size_t n_keys_, n_columns_;  // padded
   const std::size_t block_rows_, n_blocks_;
-  const std::vector<double> zeros_;  // no centre
   const std::vector<T> no_shift_;
-  Buffer<T> keys_, values_;
+  // One piece of memory for both: of two, the C library gave the pages of small calls back to the
+  // system each time and had to have them cleared again, 6 % of the time of eight heads of 512 tokens.
+  const Buffer<T> packed_;
+  T *const keys_, *const values_;
   std::vector<Space> spaces_;
 };
 

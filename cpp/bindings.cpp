@@ -3,6 +3,7 @@
 #include "cells.hpp"
 #include "attention.hpp"
 #include "kernels.hpp"
+#include "magnitude.hpp"
 #include "near.hpp"
 #include "pairs.hpp"
 #include "philox.hpp"
@@ -441,6 +442,19 @@ template <class T> void bind_exp(Vector<const T> in, Vector<T> out, const std::s
   kernels(isa).typed<T>().exp(in.data(), out.data(), in.shape(0));
 }
 
+template <class T> void bind_power_of_two(Vector<const T> in, Vector<T> out, const std::string &isa) {
+  kernels(isa).typed<T>().power_of_two(in.data(), out.data(), in.shape(0));
+}
+
+template <class T> T bind_largest_magnitude(Vector<const T> x, const std::string &isa, int n_threads) {
+  T found;
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) {
+    return largest_magnitude(x.data(), x.shape(0), table, n_threads, poll, found);
+  });
+  return found;
+}
+
 void bind_philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, Matrix<std::uint64_t> out) {
   for (std::size_t i = 0; i < out.shape(0); ++i) {
     const std::uint64_t low = first + i, carry = low < first;
@@ -572,6 +586,8 @@ template <class T> void bind_typed(nb::module_ &m) {
         "least"_a, "seed"_a, "stream"_a, "out"_a.noconvert(), "variance"_a.noconvert(),
         "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
+  m.def("power_of_two", &bind_power_of_two<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
+  m.def("largest_magnitude", &bind_largest_magnitude<T>, "x"_a.noconvert(), "isa"_a, "n_threads"_a);
 }
 
 template <class T>

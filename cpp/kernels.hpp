@@ -133,6 +133,9 @@ template <class T> struct TypedKernels {
   T (*quadratic)(const T *point, const T *sums, std::size_t n_rows, std::size_t stride);
   T (*sum_lanes)(const T *);
   void (*exp)(const T *in, T *out, std::size_t n);
+  void (*power_of_two)(const T *in, T *out, std::size_t n);
+  // Not a number where an entry is not finite.
+  T (*largest_magnitude)(const T *x, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);
   // sum_l (point[l] - centre[l]) direction[l], and sums += weight * (point - centre).
   T (*projection)(const T *point, const T *centre, const T *direction, std::size_t n_dims);

@@ -9,15 +9,47 @@ namespace AKMV_ISA {
 
 template <class T> static T sum_lanes(const T *lanes) { return Simd<T>::sum(Simd<T>::load(lanes)); }
 
-template <class T> static void exp_array(const T *in, T *out, std::size_t n) {
+template <class T, class Function>
+static inline void each_vector(const T *in, T *out, std::size_t n, const Function &function) {
   using S = Simd<T>;
-  const auto top = S::splat(ExpConstants<T>::kHighest);
   std::size_t i = 0;
-  for (; i + S::kWidth <= n; i += S::kWidth) S::store(out + i, exp<T>(S::load(in + i), top));
+  for (; i + S::kWidth <= n; i += S::kWidth) S::store(out + i, function(S::load(in + i)));
   T last[S::kWidth] = {};
   for (std::size_t k = i; k < n; ++k) last[k - i] = in[k];
-  S::store(last, exp<T>(S::load(last), top));
+  S::store(last, function(S::load(last)));
   for (std::size_t k = i; k < n; ++k) out[k] = last[k - i];
+}
+
+template <class T> static void exp_array(const T *in, T *out, std::size_t n) {
+  using V = typename Simd<T>::V;
+  const V top = Simd<T>::splat(ExpConstants<T>::kHighest);
+  each_vector(in, out, n, [&](V t) { return exp<T>(t, top); });
+}
+
+template <class T> static void power_of_two_array(const T *in, T *out, std::size_t n) {
+  each_vector(in, out, n, [](typename Simd<T>::V t) { return power_of_two<T>(t); });
+}
+
+template <class T> static T largest_magnitude(const T *x, std::size_t n) {
+  using S = Simd<T>;
+  using V = typename S::V;
+  // A maximum may pass over what is not a number; 0 times it, or times infinity, stays.
+  V most[kVectors] = {}, zero[kVectors] = {};
+  std::size_t i = 0;
+  for (; i + S::kKeys <= n; i += S::kKeys)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const V here = S::load(x + i + v * S::kWidth);
+      most[v] = larger<T>(larger<T>(here, -here), most[v]);
+      zero[v] += here * T(0);
+    }
+  T largest = S::max(larger<T>(most[0], most[1])), rest = S::sum(zero[0] + zero[1]);
+  for (; i < n; ++i) {
+    const T size = x[i] < 0 ? -x[i] : x[i];
+    largest = size > largest ? size : largest;
+    rest += x[i] * T(0);
+  }
+  return largest + rest;
 }
 
 template <class T> static T squared_distance(const T *a, const T *b, std::size_t n_dims) {
@@ -141,6 +173,8 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           quadratic<T>,
           sum_lanes<T>,
           exp_array<T>,
+          power_of_two_array<T>,
+          largest_magnitude<T>,
           squared_distance<T>,
           projection<T>,
           add_moved<T>,

@@ -10,11 +10,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace akmv {
 
-/// Row-major n x d points, and the map p -> (p - centre) * factor applied on the way in.
+/// Row-major n x d points, and the map p -> (p - centre) * factor applied on the way in. Without a
+/// centre (null) they are not moved, only scaled.
 template <class T> struct Points {
   const T *data;
   std::size_t n, d;
@@ -22,7 +24,7 @@ template <class T> struct Points {
   double factor;
 
   T at(std::size_t i, std::size_t l) const {
-    return T((double(data[i * d + l]) - centre[l]) * factor);
+    return T((double(data[i * d + l]) - (centre ? centre[l] : 0.0)) * factor);
   }
 };
 
@@ -46,11 +48,13 @@ void pack_points(const Points<T> &points, const std::int32_t *index, std::size_t
       return points.data + (index ? std::size_t(index[at]) : first + at) * d;
     };
     for (std::size_t c = 0; c < std::size_t(group);) {
-      const std::size_t at = start + c;
-      if (c + 4 <= std::size_t(group) && counts(at) && counts(at + 1) && counts(at + 2) && counts(at + 3)) {
-        const T *const four[4] = {point(at), point(at + 1), point(at + 2), point(at + 3)};
-        kernels.pack_four(four, points.centre, points.factor, d, group, out + c);
-        c += 4;
+      // The last four of a group of six are packed with two that were: less than one by one.
+      const std::size_t from = group >= 4 ? std::min<std::size_t>(c, group - 4) : c;
+      const std::size_t at = start + c, of_four = start + from;
+      if (group >= 4 && counts(of_four) && counts(of_four + 1) && counts(of_four + 2) && counts(of_four + 3)) {
+        const T *const four[4] = {point(of_four), point(of_four + 1), point(of_four + 2), point(of_four + 3)};
+        kernels.pack_four(four, points.centre, points.factor, d, group, out + from);
+        c = from + 4;
         continue;
       }
       if (counts(at))
@@ -80,6 +84,17 @@ void pack_few_columns(const T *x, std::size_t n_columns, std::size_t first, std:
   }
 }
 
+/// A whole group; of a known size that is a few instructions instead of a call.
+template <class T> void copy_group(const T *from, int group, T *to) {
+  switch (group) {
+    case 4: std::memcpy(to, from, 4 * sizeof(T)); break;
+    case 8: std::memcpy(to, from, 8 * sizeof(T)); break;
+    case 16: std::memcpy(to, from, 16 * sizeof(T)); break;
+    case 32: std::memcpy(to, from, 32 * sizeof(T)); break;
+    default: std::copy_n(from, group, to);
+  }
+}
+
 /// Many columns, one panel of `width` keys: out[column group][key][column in group], zero padded.
 template <class T>
 void pack_many_columns(const T *x, std::size_t n_columns, std::size_t first, std::size_t last,
@@ -87,8 +102,13 @@ void pack_many_columns(const T *x, std::size_t n_columns, std::size_t first, std
   for (std::size_t start = 0; start < n_columns; start += group) {
     const std::size_t n = std::min<std::size_t>(group, n_columns - start);
     for (std::size_t j = 0; j < width; ++j, out += group) {
+      const T *from = x + (first + j) * n_columns + start;
       const std::size_t real = first + j < last ? n : 0;
-      std::copy_n(x + (first + j) * n_columns + start, real, out);
+      if (real == std::size_t(group)) {
+        copy_group(from, group, out);
+        continue;
+      }
+      std::copy_n(from, real, out);
       std::fill(out + real, out + group, T(0));
     }
   }

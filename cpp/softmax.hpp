@@ -2,7 +2,8 @@
 //
 // The same micro tiles as tile.hpp. What is special to attention is cheap here: keys after the last
 // query of a strip are never scored, so a causal product costs half, and masks are applied to the
-// few scores that live in the first-level cache.
+// few scores that live in the first-level cache. Scores are in units of ln 2, so that weights are
+// powers of two.
 #pragma once
 
 #include "softmax_tile.hpp"
@@ -64,20 +65,26 @@ template <class T> static inline T largest(const T *scores, int n) {
   return lane[0];
 }
 
-// scores[j] = exp(scores[j] - shift); returns their sum.
-template <class T> static inline typename Simd<T>::V exponentials(T *scores, int n, T shift) {
+// scores[j] = 2^(scores[j] - shift); returns their sum.
+template <class T> static inline typename Simd<T>::V weights(T *scores, int n, T shift) {
   using S = Simd<T>;
   using V = typename S::V;
-  const V top = S::splat(T(0));
   V sums[kVectors] = {};
   for (int j = 0; j < n; j += S::kKeys)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const V e = exp<T>(S::load(scores + j + v * S::kWidth) - shift, top);
+      const V e = power_of_two<T>(S::load(scores + j + v * S::kWidth) - shift);
       S::store(scores + j + v * S::kWidth, e);
       sums[v] += e;
     }
   return sums[0] + sums[1];
+}
+
+// A number of a mask in units of ln 2; one that is finite stays so, and a row of such is a mean.
+template <class T> static inline T in_powers_of_two(T added) {
+  constexpr T kLowest = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
+  const T scaled = ExpConstants<T>::kLog2E * added;
+  return scaled < kLowest && added >= kLowest ? kLowest : scaled;
 }
 
 // Scores of keys the row may not see become minus infinity.
@@ -87,7 +94,7 @@ static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t firs
   constexpr T kNever = -__builtin_huge_val();
   const std::size_t at = std::size_t(row) * t.mask_stride + first;
   if (t.added)
-    for (int j = 0; j < seen; ++j) scores[j] += t.added[at + j];
+    for (int j = 0; j < seen; ++j) scores[j] += in_powers_of_two(t.added[at + j]);
   if (t.kept)
     for (int j = 0; j < seen; ++j) scores[j] = t.kept[at + j] ? scores[j] : kNever;
   for (int j = seen; j < width; ++j) scores[j] = kNever;
@@ -98,8 +105,8 @@ template <class T> static inline T raise_maximum(const SoftmaxTile<T> &t, int ro
   constexpr int kWidth = Simd<T>::kWidth;
   const T old = t.row_max[row];
   const T next = here > old || here != here ? here : old;
-  const T factor = decay(old, next);
-  if (factor != T(1)) {
+  if (old < next) {
+    const T factor = power_of_two<T>(Simd<T>::splat(old - next))[0];
     scale_in_place(t.totals + row * kWidth, kWidth, factor);
     scale_in_place(t.products + std::size_t(row) * t.n_columns, t.n_columns, factor);
   }
@@ -142,7 +149,7 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
       for (int r = 0; r < n_rows; ++r) shifts[r] = raise_maximum(t, start + r, shifts[r]);
       for (int r = 0; r < n_rows; ++r)
         accumulate(t.totals + (start + r) * kWidth,
-                   exponentials(t.scores + r * kScoreStride, width, shifts[r]));
+                   weights(t.scores + r * kScoreStride, width, shifts[r]));
       for (int g = 0; g < n_groups; ++g)
         for (int strip = 0; strip < n_rows; strip += kRows)
           add_values(t.scores + strip * kScoreStride,

@@ -7,10 +7,10 @@ namespace akmv {
 
 // One block of queries of one head against all keys it may see:
 //
-//   products[i, c] = sum_j exp(s_ij - row_max[i]) * v[j, c],   s_ij = <q_i, k_j> + mask[i, j]
+//   products[i, c] = sum_j 2^(s_ij - row_max[i]) * v[j, c],   s_ij = <q_i, k_j> + mask[i, j] / ln 2
 //
 // where j runs over the first `n_real` keys, or with `causal` over those not after the query. The
-// largest score of each row is found on the way. The scale is already in the queries.
+// largest score of each row is found on the way. The scale, and 1 / ln 2, are already in the queries.
 template <class T> struct SoftmaxTile {
   const T *queries;  // [strip][dim][row in strip], zero padded
   const T *keys;     // [panel][group][dim][key in group], zero padded
@@ -29,7 +29,7 @@ template <class T> struct SoftmaxTile {
 
   T *scores;    // scratch [kBlockRows][kScoreStride]
   T *products;  // out [row][padded columns]
-  T *totals;    // out [row] vectors of partial sums of the exponentials
+  T *totals;    // out [row] vectors of partial sums of the weights
   T *row_max;   // out [row]
 };
 

@@ -1,6 +1,10 @@
 #include "threads.hpp"
 
 #include <pthread.h>
+#if defined(__linux__)
+#include <sched.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -12,19 +16,68 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 namespace akmv {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPollInterval = std::chrono::milliseconds(20);
+// A call is a chain of jobs. To be woken for the next takes a worker 40 microseconds, so it looks for
+// one for a while before it sleeps; the caller does so for the end of a job.
+constexpr auto kLookFor = std::chrono::microseconds(100);
+
+/// True as soon as `done` is, false if it is not for a while.
+template <class Done> bool becomes(const Done &done) {
+  const auto start = Clock::now();
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+#if defined(__x86_64__) || defined(__i386__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (Clock::now() - start < kLookFor);
+  return false;
+}
+
+/// Where a sleeping worker will be woken. Some Linux machines wake it on the core it used last even
+/// if the caller runs there by now, and let the two take turns for some milliseconds: jobs took as
+/// long as with one thread. So that core is forbidden while it sleeps, and allowed again when it is up.
+class Berth {
+ public:
+#if defined(__linux__)
+  Berth() : thread_(gettid()) {}
+  static int here() { return sched_getcpu(); }
+  void keep_off(int core) {
+    if (core < 0) return;
+    if (!kept_off_ && sched_getaffinity(thread_, sizeof allowed_, &allowed_) != 0) return;
+    cpu_set_t others = allowed_;
+    if (core < CPU_SETSIZE) CPU_CLR(core, &others);
+    kept_off_ = CPU_COUNT(&others) > 0 && sched_setaffinity(thread_, sizeof others, &others) == 0;
+  }
+  void wake_up() {
+    if (kept_off_) sched_setaffinity(thread_, sizeof allowed_, &allowed_);
+    kept_off_ = false;
+  }
+
+ private:
+  const pid_t thread_;
+  bool kept_off_ = false;
+  cpu_set_t allowed_;
+#else
+  static int here() { return -1; }
+  void keep_off(int) {}
+  void wake_up() {}
+#endif
+};
 
 struct Job {
   const std::function<void(std::size_t, int)> *body;
   std::size_t n_tasks;
   int n_helpers;                      // workers still wanted; guarded by the pool's mutex
   int next_slot = 1;                  // slot 0 is the caller's; guarded by the pool's mutex
-  int active = 0;                     // workers inside; guarded by the pool's mutex
+  std::atomic<int> active{0};         // workers inside; changed under the pool's mutex
   std::atomic<std::size_t> next{0};
   std::atomic<bool> stop{false};
   std::exception_ptr error;           // the first one thrown; guarded by the pool's mutex
@@ -61,23 +114,44 @@ class Pool {
       // No more threads to be had: the caller and the workers there are do the job.
     }
     jobs_.push_back(&job);
+    ++n_jobs_;
+    if (asleep_.empty()) return;
+    const int core = Berth::here();
+    for (Berth *berth : asleep_) berth->keep_off(core);
     wake_.notify_all();
   }
 
   void serve() {
+    Berth berth;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [this] { return !jobs_.empty(); });
+      while (jobs_.empty()) {
+        lock.unlock();
+        const bool found = becomes([this] { return n_jobs_.load() > 0; });
+        lock.lock();
+        if (!found) sleep(berth, lock);
+      }
       Job &job = *jobs_.front();
       const int slot = job.next_slot++;
       ++job.active;
-      if (--job.n_helpers == 0) jobs_.pop_front();
+      if (--job.n_helpers == 0) {
+        jobs_.pop_front();
+        --n_jobs_;
+      }
       lock.unlock();
       work(job, slot, nullptr);
       lock.lock();
+      job.left.notify_all();  // before it leaves: the caller destroys the job once it sees active == 0
       --job.active;
-      job.left.notify_all();  // under the lock: the caller destroys the job once it sees active == 0
     }
+  }
+
+  void sleep(Berth &berth, std::unique_lock<std::mutex> &lock) {
+    if (!jobs_.empty()) return;
+    asleep_.push_back(&berth);
+    wake_.wait(lock);  // whatever for: the core is allowed again in any case
+    asleep_.erase(std::find(asleep_.begin(), asleep_.end(), &berth));
+    berth.wake_up();
   }
 
   void work(Job &job, int slot, const Poll *poll) {
@@ -107,7 +181,16 @@ class Pool {
   /// Takes the job off the queue and waits until every worker has left it.
   void withdraw(Job &job, const Poll &poll) {
     std::unique_lock<std::mutex> lock(mutex_);
-    jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), &job), jobs_.end());
+    const auto place = std::find(jobs_.begin(), jobs_.end(), &job);
+    if (place != jobs_.end()) {
+      jobs_.erase(place);
+      --n_jobs_;
+    }
+    if (job.active > 0) {
+      lock.unlock();
+      becomes([&] { return job.active.load() == 0; });
+      lock.lock();
+    }
     while (job.active > 0) {
       if (job.left.wait_for(lock, kPollInterval) == std::cv_status::no_timeout) continue;
       lock.unlock();
@@ -120,6 +203,8 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job *> jobs_;
+  std::atomic<int> n_jobs_{0};  // as many; to be looked at without the mutex
+  std::vector<Berth *> asleep_;
   int n_workers_ = 0;
 };
 

@@ -18,6 +18,7 @@ static inline void micro_add(const T *__restrict a, const T *__restrict b, std::
                          typename Simd<T>::V (&acc)[kRows][kVectors]) {
   using S = Simd<T>;
   using V = typename S::V;
+#pragma GCC unroll 2
   for (std::size_t l = 0; l < n_steps; ++l) {
     V key[kVectors];
 #pragma GCC unroll 4
@@ -563,10 +564,14 @@ static int matches(const SketchTile &t, Match *out) {
 
 constexpr std::size_t kPiece = 64;  // coordinates moved at a time
 
+// (p - centre) * factor of some coordinates; without a centre p * factor.
 template <class T>
-static inline void move_piece(const T *__restrict point, const double *__restrict centre, double factor,
-                              std::size_t n, T *__restrict out) {
-  for (std::size_t l = 0; l < n; ++l) out[l] = T((double(point[l]) - centre[l]) * factor);
+static inline void move_piece(const T *__restrict point, const double *__restrict centre, std::size_t first,
+                              double factor, std::size_t n, T *__restrict out) {
+  if (centre)
+    for (std::size_t l = 0; l < n; ++l) out[l] = T((double(point[first + l]) - centre[first + l]) * factor);
+  else
+    for (std::size_t l = 0; l < n; ++l) out[l] = T(double(point[first + l]) * factor);
 }
 
 template <class T>
@@ -575,7 +580,7 @@ static void pack_row(const T *point, const double *centre, double factor, std::s
   T moved[kPiece];
   for (std::size_t first = 0; first < n_dims; first += kPiece) {
     const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
-    move_piece(point + first, centre + first, factor, n, moved);
+    move_piece(point, centre, first, factor, n, moved);
     for (std::size_t l = 0; l < n; ++l) out[(first + l) * stride] = moved[l];
   }
 }
@@ -588,16 +593,21 @@ static void pack_four(const T *const (&points)[4], const double *centre, double 
   typedef T Unaligned __attribute__((vector_size(4 * sizeof(T)), aligned(alignof(T)), may_alias));
   typedef typename Bits<T>::type Places __attribute__((vector_size(4 * sizeof(T))));
   constexpr Places kLow = {0, 4, 1, 5}, kHigh = {2, 6, 3, 7}, kFirst = {0, 1, 4, 5}, kLast = {2, 3, 6, 7};
+  const bool as_they_are = !centre && factor == 1;
   T moved[4][kPiece];
   for (std::size_t first = 0; first < n_dims; first += kPiece) {
     const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
-    for (int p = 0; p < 4; ++p) move_piece(points[p] + first, centre + first, factor, n, moved[p]);
+    const T *from[4];
+    for (int p = 0; p < 4; ++p) {
+      from[p] = as_they_are ? points[p] + first : moved[p];
+      if (!as_they_are) move_piece(points[p], centre, first, factor, n, moved[p]);
+    }
     T *to = out + first * stride;
     std::size_t l = 0;
     for (; l + 4 <= n; l += 4, to += 4 * stride) {
       Four row[4];
 #pragma GCC unroll 4
-      for (int p = 0; p < 4; ++p) row[p] = *reinterpret_cast<const Unaligned *>(moved[p] + l);
+      for (int p = 0; p < 4; ++p) row[p] = *reinterpret_cast<const Unaligned *>(from[p] + l);
       const Four a = __builtin_shuffle(row[0], row[1], kLow), b = __builtin_shuffle(row[0], row[1], kHigh);
       const Four c = __builtin_shuffle(row[2], row[3], kLow), d = __builtin_shuffle(row[2], row[3], kHigh);
       *reinterpret_cast<Unaligned *>(to) = __builtin_shuffle(a, c, kFirst);
@@ -606,7 +616,7 @@ static void pack_four(const T *const (&points)[4], const double *centre, double 
       *reinterpret_cast<Unaligned *>(to + 3 * stride) = __builtin_shuffle(b, d, kLast);
     }
     for (; l < n; ++l, to += stride)
-      for (int p = 0; p < 4; ++p) to[p] = moved[p][l];
+      for (int p = 0; p < 4; ++p) to[p] = from[p][l];
   }
 }
 

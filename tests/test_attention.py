@@ -339,7 +339,7 @@ def test_report_of_an_exact_call() -> None:
         off = np.linalg.norm(wanted[head] - v[head].mean(axis=0)) / length
         assert of_head.mean_error == pytest.approx(off, rel=1e-5)
     assert info.error_estimate == max(head.error_estimate for head in info.heads)
-    assert "exact attention: 0 of 2 heads sampled" in str(info)
+    assert "exact attention: so few pairs are faster exactly" in str(info)
     assert "head 1: exact, pairs 1" in info.explain()
 
 
@@ -352,6 +352,12 @@ def test_error_estimate_sees_masks() -> None:
         info = akmv.attention(q, k, v, attn_mask=form, rng=0, return_info=True)[1]
         assert info.error_estimate < 1e-14
         assert info.plan.reason == "masks are applied exactly"
+
+
+def offer_to(monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:
+    """Hand heads of any size to a stand-in for the engine."""
+    monkeypatch.setattr(engine_attention, "too_few_pairs", lambda n_pairs, is_causal: False)
+    monkeypatch.setattr(engine_attention, "sampled_attention", engine)
 
 
 def sampler(seen: list[Any], heads_to_take: set[int]) -> Any:
@@ -373,7 +379,7 @@ def test_each_head_is_offered_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
     q, k, v = heads(2, 2)
     k, v = k[:, :1], v[:, :1]
     seen: list[Any] = []
-    monkeypatch.setattr(engine_attention, "sampled_attention", sampler(seen, {1, 2}))
+    offer_to(monkeypatch, sampler(seen, {1, 2}))
     output, info = akmv.attention(
         q, k, v, is_causal=True, eps=0.2, delta=0.1, scale=0.4, rng=3, n_threads=2, return_info=True
     )
@@ -416,7 +422,7 @@ def test_seed_decides_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     words = []
     for seed in (1, 1, 2):
         seen: list[Any] = []
-        monkeypatch.setattr(engine_attention, "sampled_attention", sampler(seen, set()))
+        offer_to(monkeypatch, sampler(seen, set()))
         akmv.attention(q, k, v, rng=seed)
         words.append([options["rng"].integers(2**63) for *_, options in seen])
     assert words[0] == words[1]
@@ -429,7 +435,7 @@ def test_seed_decides_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
     """With no error allowed, with a mask, and when asked, every pair is computed."""
     seen: list[Any] = []
-    monkeypatch.setattr(engine_attention, "sampled_attention", sampler(seen, {0}))
+    offer_to(monkeypatch, sampler(seen, {0}))
     q, k, v = heads()
     close(akmv.attention(q, k, v, **change), definition(q, k, v))
     assert not seen
@@ -437,7 +443,7 @@ def test_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch, change: dict[str, 
 
 def test_sampled_warns_where_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = heads(2)
-    monkeypatch.setattr(engine_attention, "sampled_attention", sampler([], {0}))
+    offer_to(monkeypatch, sampler([], {0}))
     with pytest.warns(akmv.AssumptionWarning, match="1 of 2 heads were computed exactly") as caught:
         akmv.attention(q, k, v, method="sampled")
     assert caught[0].filename == __file__

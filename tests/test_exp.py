@@ -105,3 +105,41 @@ def test_any_length_gives_the_same_bits(isa: str, dtype: Any, n: int) -> None:
     """The remainder of a vector is computed like the rest."""
     x = np.linspace(-3, 3, 200).astype(dtype)
     np.testing.assert_array_equal(leaves.exp(x[:n].copy(), isa=isa), leaves.exp(x, isa=isa)[:n])
+
+
+class TestPowerOfTwo:
+    """2^t for t <= 0, which attention makes its weights of."""
+
+    LOWEST = {np.dtype(np.float32): -126.0, np.dtype(np.float64): -1022.0}
+
+    @pytest.mark.parametrize("part", ["dense", "near zero", "near halves"])
+    def test_at_most_two_ulp(self, isa: str, dtype: Any, part: str) -> None:
+        """Wherever the result is a normal number."""
+        low = self.LOWEST[dtype]
+        rng = np.random.default_rng(0)
+        if part == "dense":
+            x = np.linspace(low, 0, 1_000_003)
+        elif part == "near zero":
+            x = -(2.0 ** rng.uniform(-60, 1, 200_000))
+        else:
+            x = (np.arange(int(low), 0)[:, None] + 0.5) * (1 + rng.uniform(-1e-6, 1e-6, 300))
+            x = x.ravel()[x.ravel() >= low]
+        x = x.astype(dtype)
+        wide = np.float64 if dtype == np.float32 else np.longdouble
+        exact = np.exp2(x.astype(wide))
+        last_place = np.spacing(exact.astype(dtype)).astype(wide)
+        got = leaves.power_of_two(x, isa=isa)
+        assert (np.abs(got.astype(wide) - exact) <= 2 * last_place).all()
+        assert got.max() <= 1
+
+    def test_ends(self, isa: str, dtype: Any) -> None:
+        """1 at 0, 0 far below, and what is not a number stays so."""
+        x = np.array([0, -1, 4 * self.LOWEST[dtype], -np.inf, np.nan, -0.0] * 7, dtype)
+        got = leaves.power_of_two(x, isa=isa)
+        np.testing.assert_array_equal(got, np.array([1, 0.5, 0, 0, np.nan, 1] * 7, dtype))
+
+    @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 33])
+    def test_any_length_gives_the_same_bits(self, isa: str, dtype: Any, n: int) -> None:
+        x = np.linspace(-3, 0, 200).astype(dtype)
+        got = leaves.power_of_two(x[:n].copy(), isa=isa)
+        np.testing.assert_array_equal(got, leaves.power_of_two(x, isa=isa)[:n])

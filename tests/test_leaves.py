@@ -367,3 +367,27 @@ def test_tile_product_of_any_shape(
     dtype = np.dtype(np.float32 if single else np.float64)
     a = case(m, n, r, d, dtype, differences=differences, online=online, row_sums=True)
     check_tile(a, leaves.ISA, n_threads=n_threads)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 16, 37, 65_536, 200_001])
+def test_largest_magnitude(isa: str, dtype: Any, n: int) -> None:
+    """The same number as the twin, wherever the largest entry stands and whatever its sign."""
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal(n).astype(dtype)
+    for at in {0, n // 2, n - 1} if n else ():
+        for sign in (-1, 1):
+            x[at] = sign * 17
+            assert leaves.largest_magnitude(x, isa=isa, n_threads=2) == 17
+            x[at] = 0
+    assert leaves.largest_magnitude(x, isa=isa) == reference.largest_magnitude(x)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n", [1, 16, 37, 200_001])
+def test_largest_magnitude_of_what_is_not_finite(isa: str, dtype: Any, n: int, bad: float) -> None:
+    """One such entry is enough, with larger ones before and after it."""
+    for at in {0, n // 2, n - 1}:
+        x = np.full(n, np.finfo(dtype).max, dtype)
+        x[at] = bad
+        assert np.isnan(leaves.largest_magnitude(x, isa=isa, n_threads=2))
+        assert np.isnan(reference.largest_magnitude(x))

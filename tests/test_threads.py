@@ -348,3 +348,23 @@ def test_product_of_more_than_2_to_the_31_elements(tmp_path: Path) -> None:
     x[-1] = 1
     y = akmv.matvec(np.zeros((1, d), np.float32), keys, x, bandwidth=1.0)
     assert y[0] == pytest.approx(np.exp(-2.0), rel=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
+def test_workers_may_use_every_core_again(run_python: Callable[..., str]) -> None:
+    """They are kept off the caller's core while they wake up, and no longer."""
+    script = """
+import os, time
+import numpy as np
+import approxkmv as akmv
+p = np.random.default_rng(0).standard_normal((2000, 64)).astype(np.float32)
+allowed = os.sched_getaffinity(0)
+for rest in (0.0, 0.05, 0.0, 0.05):
+    time.sleep(rest)
+    akmv.attention(p, p, p, method="exact", n_threads=3)
+    time.sleep(0.01)
+    for task in os.listdir("/proc/self/task"):
+        assert os.sched_getaffinity(int(task)) == allowed, task
+print("ok")
+"""
+    assert run_python(script) == "ok\n"

@@ -156,13 +156,16 @@ def test_gradient_is_that_of_exact_attention(monkeypatch: pytest.MonkeyPatch) ->
         output = akmv.attention(query, key, value, method="exact") + 0.01
         return SampledAttention(output, 0.1, 1, {}, {})
 
+    monkeypatch.setattr(engine_attention, "too_few_pairs", lambda n_pairs, is_causal: False)
     monkeypatch.setattr(engine_attention, "sampled_attention", rough)
-    grads = []
+    grads, outputs = [], []
     for method in ("exact", "auto"):
         inputs = [t.requires_grad_() for t in tensors(2)]
         output = scaled_dot_product_attention(*inputs, method=method)
         output.backward(torch.ones_like(output))
         grads.append([t.grad for t in inputs])
+        outputs.append(output.detach())
+    assert (outputs[1] - outputs[0]).abs().min() > 0.005
     for a, b in zip(*grads, strict=True):
         assert torch.equal(a, b)
 
@@ -215,6 +218,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def recorded(query: Any, key: Any, value: Any, **options: Any) -> None:
         seen.update(options)
 
+    monkeypatch.setattr(engine_attention, "too_few_pairs", lambda n_pairs, is_causal: False)
     monkeypatch.setattr(engine_attention, "sampled_attention", recorded)
     q, k, v = tensors()
     scaled_dot_product_attention(q, k, v, scale=0.3, eps=0.2, delta=0.01, rng=4, n_threads=1)

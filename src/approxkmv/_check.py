@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.leaves import Array
+from approxkmv.leaves import Array, largest_magnitude
 
 Rng = int | np.random.Generator | None
+_COMPUTING = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def points(value: Any, name: str) -> Array:
@@ -40,11 +41,14 @@ def point_pair(queries: Any, keys: Any) -> tuple[Array, Array]:
 
 
 def matrices(value: Any, name: str) -> Array:
-    """A real array of at least two dimensions, a matrix for each index of the leading ones."""
+    """A real array of at least two dimensions, a matrix for each index of the leading ones.
+
+    C-contiguous, native byte order.
+    """
     array = _real(value, name)
     if array.ndim < 2:
         raise ValueError(f"{name} must have shape (..., rows, columns), got shape {array.shape}.")
-    return np.asarray(array, dtype=_computing_type(array.dtype))
+    return np.ascontiguousarray(array, dtype=_computing_type(array.dtype))
 
 
 def mask(value: Any, name: str = "attn_mask") -> npt.NDArray[Any]:
@@ -83,12 +87,11 @@ def weights(value: Any, n_keys: int) -> Array:
     return array
 
 
-def finite(array: Array, name: str) -> float:
+def finite(array: Array, name: str, n_threads: int | None = None) -> float:
     """Reject NaN and infinity, naming where the first one is; the largest absolute entry."""
-    # Minimum and maximum carry both along and need no temporary array.
-    low, high = float(array.min(initial=0.0)), float(array.max(initial=0.0))
-    if math.isfinite(low) and math.isfinite(high):
-        return max(-low, high)
+    most = largest_magnitude(np.ascontiguousarray(array).reshape(-1), n_threads=n_threads)
+    if math.isfinite(most):
+        return most
     at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
     index = ", ".join(map(str, at))
     raise ValueError(f"{name} must be finite, but {name}[{index}] is {array[at]}.")
@@ -176,18 +179,25 @@ def threads(value: Any) -> int | None:
 
 def generator(value: Rng) -> np.random.Generator:
     """A NumPy Generator from None, an integer seed or a Generator (SPEC 7)."""
+    return np.random.default_rng(seed(value))
+
+
+def seed(value: Rng) -> Rng:
+    """What a Generator can be made from: None, an integer seed or a Generator (SPEC 7)."""
     if value is None or isinstance(value, np.random.Generator):
-        return np.random.default_rng(value)
-    seed = _integer(value, "rng")
-    if seed < 0:
-        raise ValueError(f"rng must be None, a Generator or an integer >= 0, got {seed}.")
-    return np.random.default_rng(seed)
+        return value
+    number = _integer(value, "rng")
+    if number < 0:
+        raise ValueError(f"rng must be None, a Generator or an integer >= 0, got {number}.")
+    return number
 
 
 def _real(value: Any, name: str) -> npt.NDArray[Any]:
-    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-        value = value.float()  # NumPy has no bfloat16
-    array = np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+            value = value.float()  # NumPy has no bfloat16
+        value = np.asarray(value)
+    array: npt.NDArray[Any] = value
     if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
     return array
@@ -195,6 +205,8 @@ def _real(value: Any, name: str) -> npt.NDArray[Any]:
 
 def _computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """float32 for float32, half precision and small integers; float64 for the others."""
+    if dtype in _COMPUTING:  # the usual case, without looking for a name
+        return dtype
     if dtype.name == "bfloat16":
         return np.dtype(np.float32)
     wide = np.result_type(dtype.newbyteorder("="), np.float32)

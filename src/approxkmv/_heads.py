@@ -90,15 +90,15 @@ def arrange(query: Array, key: Array, value: Array, mask: Mask | None, enable_gq
         shapes = ", ".join(f"{name} {of.shape}" for name, of in sets.items())
         hint = "" if enable_gqa else " (for grouped queries pass enable_gqa=True)"
         raise ValueError(f"Leading dimensions must broadcast, got {shapes}{hint}.") from None
-    none = np.zeros((), np.int64)
-    columns = [sets["query"], sets["key"], sets["value"], sets.get("attn_mask", none)]
-    table = np.stack([np.broadcast_to(of, shape).ravel() for of in columns], axis=1)
+    table = np.zeros((*shape, 4), np.int64)
+    for column, numbers in enumerate(sets.values()):
+        table[..., column] = numbers
     return Heads(
         _three_dimensional(query),
         _three_dimensional(key),
         _three_dimensional(value),
         None if mask is None else _three_dimensional(mask),
-        np.ascontiguousarray(table),
+        table.reshape(-1, 4),
         shape,
     )
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -154,9 +155,9 @@ def attention(
     eps = _check.tolerance(eps)
     delta = _check.probability(delta)
     method = _check.one_of(method, "method", METHODS)
-    generator = _check.generator(rng)
+    rng = _check.seed(rng)
     n_threads = _check.threads(n_threads)
-    most = [_check.finite(array, name) for array, name in zip(arrays, names, strict=True)]
+    most = [_check.finite(a, name, n_threads) for a, name in zip(arrays, names, strict=True)]
     dtype = np.result_type(*arrays)
     reach = most[0] * most[1] * arrays[0].shape[-1] * max(abs(1.0 if scale is None else scale), 1.0)
     computing = _wide_enough(most[0], most[1], reach, dtype)
@@ -167,12 +168,11 @@ def attention(
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
     heads = arrange(q, k, v, mask, enable_gqa)
-    output, info = _Run(heads, most[2], scale, is_causal, eps, delta, generator, n_threads)(
-        method, report=return_info
-    )
+    run = _Run(heads, most[2], scale, is_causal, eps, delta, rng, n_threads, return_info)
+    output, reason = run(method)
     output = output.astype(dtype, copy=False)
     result = as_tensor(output, inputs) if any(map(is_tensor, inputs)) else output
-    return (result, info) if return_info else result
+    return (result, run.info(reason)) if return_info else result
 
 
 class _Run:
@@ -186,8 +186,9 @@ class _Run:
         is_causal: bool,
         eps: float,
         delta: float,
-        rng: np.random.Generator,
+        seed: Rng,
         n_threads: int | None,
+        full: bool,
     ) -> None:
         self.heads = heads
         self.largest_value = largest_value
@@ -195,20 +196,27 @@ class _Run:
         self.is_causal = is_causal
         self.eps = eps
         self.delta = delta
-        self.rng = rng
+        self.seed = seed
         self.n_threads = n_threads
+        self.full = full
         shape = (len(heads), heads.n_queries, heads.values.shape[2])
         self.output = np.empty(shape, heads.values.dtype)
-        self.infos: dict[int, HeadInfo] = {}
+        self.infos: dict[int, HeadInfo | None] = {}  # of the heads that are done; None if not full
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, method: str, *, report: bool) -> tuple[Array, AttentionInfo]:
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Made when needed: that takes a tenth of a millisecond."""
+        return np.random.default_rng(self.seed)
+
+    def __call__(self, method: str) -> tuple[Array, str]:
+        """Outputs, and why they were computed as they were."""
         reason = "every pair is computed"
         if method == "paper" and self.eps > 0:
             reason = "Lemma 4.1 and ApproxKMV (Algorithm 3), as asked"
             self.by_the_paper()
         elif method in ("auto", "sampled"):
-            reason = self.sample(report=report)
+            reason = self.sample()
         left = np.array([h for h in range(len(self.heads)) if h not in self.infos], np.int64)
         if method == "sampled" and len(left):
             warnings.warn(
@@ -216,11 +224,11 @@ class _Run:
                 AssumptionWarning,
                 stacklevel=3,
             )
-        self.compute(left, report=report)
+        self.compute(left)
         shape = (*self.heads.shape, *self.output.shape[1:])
-        return self.output.reshape(shape), self.info(reason)
+        return self.output.reshape(shape), reason
 
-    def sample(self, *, report: bool) -> str:
+    def sample(self) -> str:
         """Sample the heads where it pays; why the others are left."""
         if self.eps == 0:
             return "no error is allowed"
@@ -228,8 +236,10 @@ class _Run:
             return "masks are applied exactly"
         if self.pairs_exact == 0:
             return "there are no pairs"
-        from approxkmv.engine.attention import sampled_attention
+        from approxkmv.engine.attention import sampled_attention, too_few_pairs
 
+        if too_few_pairs(self.pairs_exact, self.is_causal):
+            return "so few pairs are faster exactly"
         start = time.perf_counter()
         # A seed for each head: what is drawn for one does not depend on the others.
         seeds = self.rng.integers(2**63, size=len(self.heads))
@@ -245,13 +255,12 @@ class _Run:
             )
             if found is not None:
                 self.output[head] = found.output
-                error, pairs = found.error_estimate, found.pairs
-                self.report(head, "sampled", error, pairs, found.numbers, full=report)
+                self.report(head, "sampled", found.error_estimate, found.pairs, found.numbers)
         self.seconds["sampled"] = time.perf_counter() - start
         others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"
         return f"{len(self.infos)} of {len(self.heads)} heads sampled{others}"
 
-    def compute(self, heads: Index, *, report: bool) -> None:
+    def compute(self, heads: Index) -> None:
         """Exact attention of these heads."""
         if not len(heads):
             return
@@ -267,10 +276,10 @@ class _Run:
             self.output[heads] = output
         done = time.perf_counter()
         self.seconds["exact"] = done - start
-        for head in heads.tolist():
-            error = self.measured_error(head) if report else None
-            self.report(head, "exact", error, self.pairs_exact, {}, full=report)
-        if report:
+        if self.full:
+            for head in heads.tolist():
+                error = self.measured_error(head)
+                self.report(head, "exact", error, self.pairs_exact, {})
             self.seconds["report"] = time.perf_counter() - done
 
     def by_the_paper(self) -> None:
@@ -293,7 +302,8 @@ class _Run:
                 rng=self.rng,
                 n_threads=self.n_threads,
             )
-            self.report(head, "paper", self.measured_error(head), pairs, numbers)
+            error = self.measured_error(head) if self.full else 0.0
+            self.report(head, "paper", error, pairs, numbers)
         self.seconds["paper"] = time.perf_counter() - start
 
     @property
@@ -309,31 +319,26 @@ class _Run:
         self,
         head: int,
         method: str,
-        error: float | None,
+        error: float,
         pairs: int,
         numbers: Mapping[str, object],
-        *,
-        full: bool = True,
     ) -> None:
         """Keep what was done for a head; errors and norms are divided by that of its values."""
+        if not self.full:
+            self.infos[head] = None
+            return
         value = self.heads.points(head)[2]
-        length = output_norm = mean_error = 0.0
-        bound = None
-        if full:
-            length = norm(value)
-            output = self.output[head].astype(np.float64)
-            mean = value.mean(axis=0, dtype=np.float64) if len(value) else 0.0
-            output_norm = _ratio(norm(output), length)
-            mean_error = _ratio(norm(output - mean), length)
-            bound = attention_bound(self.heads, head, self.scale) if method == "exact" else None
+        length = norm(value)
+        output = self.output[head].astype(np.float64)
+        mean = value.mean(axis=0, dtype=np.float64) if len(value) else 0.0
         self.infos[head] = HeadInfo(
             method,
-            None if error is None else _ratio(error, length),
-            bound,
+            _ratio(error, length),
+            attention_bound(self.heads, head, self.scale) if method == "exact" else None,
             pairs,
             self.pairs_exact,
-            output_norm,
-            mean_error,
+            _ratio(norm(output), length),
+            _ratio(norm(output - mean), length),
             dict(numbers),
         )
 
@@ -344,8 +349,8 @@ class _Run:
         )
 
     def info(self, reason: str) -> AttentionInfo:
-        """The report of all heads."""
-        infos = tuple(self.infos[head] for head in range(len(self.heads)))
+        """The report of all heads, where one was asked for."""
+        infos = tuple(info for _, info in sorted(self.infos.items()) if info is not None)
         methods = {info.method for info in infos} or {"exact"}
         method = methods.pop() if len(methods) == 1 else "mixed"
         numbers = {

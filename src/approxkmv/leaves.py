@@ -30,6 +30,7 @@ __all__ = [
     "attention_pilot",
     "cell_pairs",
     "exp",
+    "largest_magnitude",
     "linked_pairs",
     "merge_pairs",
     "nearest_keys",
@@ -37,6 +38,7 @@ __all__ = [
     "pair_kernel",
     "philox",
     "pilot_rows",
+    "power_of_two",
     "principal_tiling",
     "project",
     "random_tiling",
@@ -933,6 +935,18 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
     out = np.empty_like(x)
     _core.exp(x, out, isa or ISA)
     return out
+
+
+def power_of_two(x: Array, *, isa: str | None = None) -> Array:
+    """Powers of two as attention computes its weights, for exponents up to 0: below 2 ulp."""
+    out = np.empty_like(x)
+    _core.power_of_two(x, out, isa or ISA)
+    return out
+
+
+def largest_magnitude(x: Array, *, n_threads: int | None = None, isa: str | None = None) -> float:
+    """Largest absolute value of a vector; NaN where an entry is not finite."""
+    return _core.largest_magnitude(x, isa or ISA, n_threads or default_threads())
 
 
 def philox(seed: int, stream: int, first: int, n: int) -> npt.NDArray[np.uint64]:

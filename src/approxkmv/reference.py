@@ -45,6 +45,7 @@ __all__ = [
     "attention_pilot",
     "cell_pairs",
     "exp",
+    "largest_magnitude",
     "linked_pairs",
     "merge_pairs",
     "nearest_keys",
@@ -52,6 +53,7 @@ __all__ = [
     "pair_kernel",
     "philox",
     "pilot_rows",
+    "power_of_two",
     "principal_tiling",
     "project",
     "random_tiling",
@@ -716,6 +718,16 @@ def _pooled(row: npt.NDArray[np.floating], half: int) -> Float64:
 def exp(x: Array) -> Array:
     """The exponential."""
     return np.asarray(np.exp(x))
+
+
+def power_of_two(x: Array) -> Array:
+    """Powers of two."""
+    return np.asarray(np.exp2(x))
+
+
+def largest_magnitude(x: Array) -> float:
+    """Largest absolute value of a vector; NaN where an entry is not finite."""
+    return float(np.abs(x).max(initial=0.0)) if np.isfinite(x).all() else math.nan
 
 
 def philox(seed: int, stream: int, first: int, n: int) -> npt.NDArray[np.uint64]:

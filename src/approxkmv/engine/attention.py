@@ -92,6 +92,11 @@ class SampledAttention:
     seconds: dict[str, float]
 
 
+def too_few_pairs(n_pairs: int, is_causal: bool) -> bool:
+    """Whether finding out about a head takes too long next to computing it."""
+    return n_pairs <= (_FEWEST_IF_CAUSAL if is_causal else _FEWEST_FOR_MEAN)
+
+
 def sampled_attention(
     query: Array,  # (m, d)
     key: Array,  # (n, d)
@@ -106,7 +111,7 @@ def sampled_attention(
 ) -> SampledAttention | None:
     """Attention of one head within ``eps * |V|_F``; None where computing every pair is better."""
     n_pairs = _pairs_seen(len(query), len(key), is_causal)
-    if n_pairs <= (_FEWEST_IF_CAUSAL if is_causal else _FEWEST_FOR_MEAN):
+    if too_few_pairs(n_pairs, is_causal):
         return None
     clock = time.perf_counter()
     seconds: dict[str, float] = {}
