@@ -107,15 +107,16 @@ def test_any_length_gives_the_same_bits(isa: str, dtype: Any, n: int) -> None:
     np.testing.assert_array_equal(leaves.exp(x[:n].copy(), isa=isa), leaves.exp(x, isa=isa)[:n])
 
 
+LOWEST_POWER = {np.dtype(np.float32): -126.0, np.dtype(np.float64): -1022.0}
+
+
 class TestPowerOfTwo:
     """2^t for t <= 0, which attention makes its weights of."""
-
-    LOWEST = {np.dtype(np.float32): -126.0, np.dtype(np.float64): -1022.0}
 
     @pytest.mark.parametrize("part", ["dense", "near zero", "near halves"])
     def test_at_most_two_ulp(self, isa: str, dtype: Any, part: str) -> None:
         """Wherever the result is a normal number."""
-        low = self.LOWEST[dtype]
+        low = LOWEST_POWER[dtype]
         rng = np.random.default_rng(0)
         if part == "dense":
             x = np.linspace(low, 0, 1_000_003)
@@ -134,7 +135,7 @@ class TestPowerOfTwo:
 
     def test_ends(self, isa: str, dtype: Any) -> None:
         """1 at 0, 0 far below, and what is not a number stays so."""
-        x = np.array([0, -1, 4 * self.LOWEST[dtype], -np.inf, np.nan, -0.0] * 7, dtype)
+        x = np.array([0, -1, 4 * LOWEST_POWER[dtype], -np.inf, np.nan, -0.0] * 7, dtype)
         got = leaves.power_of_two(x, isa=isa)
         np.testing.assert_array_equal(got, np.array([1, 0.5, 0, 0, np.nan, 1] * 7, dtype))
 
