@@ -169,9 +169,7 @@ template <class T> class AttentionRunner {
   const std::size_t n_keys_, n_columns_;  // padded
   const std::size_t block_rows_, n_blocks_;
   const std::vector<T> no_shift_;
-  // One piece of memory for both: of two, the C library gave the pages of small calls back to the
-  // system each time and had to have them cleared again, 6 % of the time of eight heads of 512 tokens.
-  const Buffer<T> packed_;
+  const KeptBuffer<T> packed_;
   T *const keys_, *const values_;
   std::vector<Space> spaces_;
 };

@@ -116,13 +116,22 @@ template <class T> static void attend(const AttentionTile<T> &t) {
   }
 }
 
+template <class T> static inline void add_as_floats(float *to, typename Simd<T>::V v) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    accumulate(to, v);
+  } else {
+    T lanes[Simd<T>::kWidth];
+    Simd<T>::store(lanes, v);
+    for (int l = 0; l < Simd<T>::kWidth; ++l) to[l] += float(lanes[l]);
+  }
+}
+
 template <class T> static void add_moments(const MomentStrip<T> &m) {
   using S = Simd<T>;
   using V = typename S::V;
   const std::size_t first = m.first, seen = seen_by_strip<T>(m.visible, 0, first + m.n_keys);
   if (seen <= first) return;
   const int width = int(seen - first);
-  T moment[S::kWidth], guarded[S::kWidth];
   const V least = S::splat(T(kLeastRest));
   score_strip<T, false>(m.queries, m.keys + first * m.n_dims, m.n_dims, width, m.scores);
   score_strip<T, false>(m.outputs, m.values + first * m.n_columns, m.n_columns, width, m.dots);
@@ -137,13 +146,8 @@ template <class T> static void add_moments(const MomentStrip<T> &m) {
       const V apart = S::load(m.norms + first + j) - T(2) * S::load(dots + j) + norm;
       const V odds = p / S::at_least(T(1) - p, least), distance = S::at_least(apart, zero);
       const V square = odds * odds;
-      S::store(moment, square * (distance + plan_guard));
-      S::store(guarded, square * (distance + guard));
-      float *to = m.moment[r] + first + j, *guarded_to = m.guarded[r] + first + j;
-      for (int l = 0; l < S::kWidth; ++l) {
-        to[l] += float(moment[l]);
-        guarded_to[l] += float(guarded[l]);
-      }
+      add_as_floats<T>(m.moment[r] + first + j, square * (distance + plan_guard));
+      add_as_floats<T>(m.guarded[r] + first + j, square * (distance + guard));
     }
   }
 }

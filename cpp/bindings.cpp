@@ -116,10 +116,11 @@ void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<con
 
 template <class T>
 void bind_squared_norms(Matrix<const T> points, Vector<const double> centre, double factor,
-                        Vector<double> out, int n_threads) {
+                        Vector<double> out, const std::string &isa, int n_threads) {
   const Points<T> moved{points.data(), points.shape(0), points.shape(1), centre.data(), factor};
   double *to = out.data();
-  run([&](const Poll &poll) { return squared_norms(moved, n_threads, poll, to); });
+  const auto &table = kernels(isa).typed<T>();
+  run([&](const Poll &poll) { return squared_norms(moved, table, n_threads, poll, to); });
 }
 
 template <class T> Rows<T> rows_of(const Matrix<const T> &m) {
@@ -525,7 +526,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "differences"_a, "online"_a, "squares"_a, "out"_a.noconvert(), "totals"_a.noconvert().none(),
         "row_max"_a.noconvert().none(), "isa"_a, "n_threads"_a);
   m.def("squared_norms", &bind_squared_norms<T>, "points"_a.noconvert(), "centre"_a.noconvert(),
-        "factor"_a, "out"_a.noconvert(), "n_threads"_a);
+        "factor"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("pair_kernel", &bind_pair_kernel<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "rows"_a.noconvert(), "cols"_a.noconvert(), "slope"_a, "out"_a.noconvert(), "isa"_a,
         "n_threads"_a);

@@ -137,6 +137,9 @@ template <class T> struct TypedKernels {
   // Not a number where an entry is not finite.
   T (*largest_magnitude)(const T *x, std::size_t n);
   T (*squared_distance)(const T *a, const T *b, std::size_t n_dims);
+  // |(point - centre) * factor|^2 as it will be packed: rounded to T first, then squared in double, so
+  // that shifts and products agree about what the points are.
+  double (*squared_norm)(const T *point, const double *centre, double factor, std::size_t n_dims);
   // sum_l (point[l] - centre[l]) direction[l], and sums += weight * (point - centre).
   T (*projection)(const T *point, const T *centre, const T *direction, std::size_t n_dims);
   void (*add_moved)(T weight, const T *point, const T *centre, std::size_t n_dims, T *sums);

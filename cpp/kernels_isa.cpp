@@ -76,6 +76,24 @@ template <class T> static T squared_distance(const T *a, const T *b, std::size_t
 }
 
 template <class T>
+static double squared_norm(const T *point, const double *centre, double factor, std::size_t n_dims) {
+  constexpr std::size_t kSums = 8;
+  T moved[kPiece];
+  double sums[kSums] = {};
+  for (std::size_t first = 0; first < n_dims; first += kPiece) {
+    const std::size_t n = n_dims - first < kPiece ? n_dims - first : kPiece;
+    move_piece(point, centre, first, factor, n, moved);
+    for (std::size_t l = n; l % kSums != 0; ++l) moved[l] = T(0);
+    for (std::size_t l = 0; l < n; l += kSums)
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kSums; ++k) sums[k] += double(moved[l + k]) * double(moved[l + k]);
+  }
+  double sum = 0;
+  for (std::size_t k = 0; k < kSums; ++k) sum += sums[k];
+  return sum;
+}
+
+template <class T>
 static T projection(const T *point, const T *centre, const T *direction, std::size_t n_dims) {
   using S = Simd<T>;
   using V = typename S::V;
@@ -176,6 +194,7 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           power_of_two_array<T>,
           largest_magnitude<T>,
           squared_distance<T>,
+          squared_norm<T>,
           projection<T>,
           add_moved<T>,
           fused_multiply_adds<T>,

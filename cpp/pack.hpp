@@ -16,16 +16,12 @@
 namespace akmv {
 
 /// Row-major n x d points, and the map p -> (p - centre) * factor applied on the way in. Without a
-/// centre (null) they are not moved, only scaled.
+/// centre (null) they are packed scaled only.
 template <class T> struct Points {
   const T *data;
   std::size_t n, d;
   const double *centre;
   double factor;
-
-  T at(std::size_t i, std::size_t l) const {
-    return T((double(data[i * d + l]) - (centre ? centre[l] : 0.0)) * factor);
-  }
 };
 
 /// Points in groups: out[group][dim][point in group], the rest of the last group padded with zeros.

@@ -9,14 +9,12 @@
 #pragma once
 
 #include "kernels.hpp"
+#include "memory.hpp"
 #include "pack.hpp"
 #include "threads.hpp"
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <memory>
-#include <new>
 #include <vector>
 
 namespace akmv {
@@ -32,25 +30,6 @@ template <class T> struct Product {
   T *out;      // [query][column]
   T *totals;   // [query] sums of the exponentials, or null
   T *row_max;  // [query] with `online`
-};
-
-/// Uninitialised memory on a cache line, for vectors.
-template <class T> class Buffer {
- public:
-  explicit Buffer(std::size_t n)
-      : data_(static_cast<T *>(std::aligned_alloc(kAlignment, bytes(n)))) {
-    if (!data_) throw std::bad_alloc();
-  }
-  T *get() const { return data_.get(); }
-
- private:
-  static std::size_t bytes(std::size_t n) {
-    return (n * sizeof(T) + kAlignment) / kAlignment * kAlignment;
-  }
-  struct Free {
-    void operator()(T *p) const { std::free(p); }
-  };
-  std::unique_ptr<T, Free> data_;
 };
 
 inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
@@ -302,23 +281,17 @@ bool tile_product(const Product<T> &product, const TypedKernels<T> &kernels, int
   return Runner<T>(product, kernels, n_threads, poll).run();
 }
 
-/// |(p - centre) * factor|^2 of every point as it will be packed: rounded to T first, then squared
-/// in double, so that the shifts and the products agree about what the points are.
+/// |(p - centre) * factor|^2 of every point as it will be packed.
 template <class T>
-bool squared_norms(const Points<T> &points, int n_threads, const Poll &poll, double *out) {
+bool squared_norms(const Points<T> &points, const TypedKernels<T> &kernels, int n_threads,
+                   const Poll &poll, double *out) {
   constexpr std::size_t kRowsPerTask = 1024;
   return parallel_for(
       (points.n + kRowsPerTask - 1) / kRowsPerTask, n_threads,
       [&](std::size_t task, int) {
         const std::size_t last = std::min(points.n, (task + 1) * kRowsPerTask);
-        for (std::size_t i = task * kRowsPerTask; i < last; ++i) {
-          double sum = 0;
-          for (std::size_t l = 0; l < points.d; ++l) {
-            const double v = double(points.at(i, l));
-            sum += v * v;
-          }
-          out[i] = sum;
-        }
+        for (std::size_t i = task * kRowsPerTask; i < last; ++i)
+          out[i] = kernels.squared_norm(points.data + i * points.d, points.centre, points.factor, points.d);
       },
       poll);
 }

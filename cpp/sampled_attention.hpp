@@ -122,14 +122,15 @@ template <class T> class PackedKeys {
         k_(k),
         panel_keys(cut_keys<T>(a.keys.n, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys),
         n_keys(round_up(a.keys.n, k.group_keys)),
-        keys(n_keys * a.keys.d),
-        key_shift(n_keys),
-        values(n_keys * round_up(a.values.d, k.group_keys)),
-        values_as_keys(n_keys * a.values.d),
-        norms(n_keys),
+        memory_(n_keys * (a.keys.d + round_up(a.values.d, k.group_keys) + a.values.d + 2)),
+        keys(memory_.get()),
+        values(keys + n_keys * a.keys.d),
+        values_as_keys(values + n_keys * round_up(a.values.d, k.group_keys)),
+        key_shift(values_as_keys + n_keys * a.values.d),
+        norms(key_shift + n_keys),
         frame_(a.values, k.group_keys) {
-    std::fill_n(key_shift.get(), a.keys.n, T(0));
-    std::fill_n(key_shift.get() + a.keys.n, n_keys - a.keys.n, std::numeric_limits<T>::infinity());
+    std::fill_n(key_shift, a.keys.n, T(0));
+    std::fill_n(key_shift + a.keys.n, n_keys - a.keys.n, std::numeric_limits<T>::infinity());
   }
   std::size_t n_panels() const { return (n_keys + panel_keys - 1) / panel_keys; }
   void pack_panel(std::size_t panel) {
@@ -137,13 +138,12 @@ template <class T> class PackedKeys {
     const std::size_t width = std::min<std::size_t>(panel_keys, n_keys - first);
     const std::size_t n = std::min(width, a_.keys.n - first);
     const int group = k_.group_keys;
-    pack_points(a_.keys, order_ + first, 0, n, key_shift.get() + first, k_, group,
-                keys.get() + first * a_.keys.d);
-    pack_points(a_.values, order_ + first, 0, n, key_shift.get() + first, k_, group,
-                values_as_keys.get() + first * a_.values.d);
+    pack_points(a_.keys, order_ + first, 0, n, key_shift + first, k_, group, keys + first * a_.keys.d);
+    pack_points(a_.values, order_ + first, 0, n, key_shift + first, k_, group,
+                values_as_keys + first * a_.values.d);
     ValuePanel<T> panel_values = frame_.panel(a_.values, order_ + first, n, width);
-    panel_values.out = values.get() + first * round_up(a_.values.d, group);
-    panel_values.apart = norms.get() + first;
+    panel_values.out = values + first * round_up(a_.values.d, group);
+    panel_values.apart = norms + first;
     k_.pack_values(panel_values);
   }
 
@@ -155,7 +155,12 @@ template <class T> class PackedKeys {
  public:
   const int panel_keys;
   const std::size_t n_keys;
-  Buffer<T> keys, key_shift, values, values_as_keys, norms;
+
+ private:
+  KeptBuffer<T> memory_;
+
+ public:
+  T *const keys, *const values, *const values_as_keys, *const key_shift, *const norms;
 
  private:
   const ValueFrame<T> frame_;
@@ -185,31 +190,32 @@ template <class T> class AttentionPilot {
       : a_(a), blocks_(blocks), rows_(rows), per_block_(rows_per_block),
         for_moments_(rows_per_block - std::size_t(smoothing.check_rows)), smoothing_(smoothing), k_(k),
         packed_(a, blocks, k),
-        // Every pass over the keys serves a few strips; each thread gets some tasks.
-        blocks_per_task_(std::max<std::size_t>(
-            1, std::min(kPilotRows / rows_per_block, blocks.n / (4 * std::size_t(n_threads))))) {
+        // Every pass over the keys serves a few strips, and every thread gets as many tasks.
+        n_tasks_(std::min(
+            blocks.n, round_up((blocks.n * rows_per_block + kPilotRows - 1) / kPilotRows, std::size_t(n_threads)))),
+        blocks_per_task_(n_tasks_ ? (blocks.n + n_tasks_ - 1) / n_tasks_ : 0) {
     for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(*this);
   }
 
   PackedKeys<T> &packed() { return packed_; }
-  std::size_t n_tasks() const { return (blocks_.n + blocks_per_task_ - 1) / blocks_per_task_; }
+  std::size_t n_tasks() const { return n_tasks_; }
 
   void run(std::size_t task, int slot, T *outputs, const PilotSums &to) {
     Space &s = spaces_[slot];
-    const std::size_t first = task * blocks_per_task_;
-    const std::size_t last = std::min(blocks_.n, first + blocks_per_task_);
-    const std::size_t n = packed_.n_keys;
-    std::fill_n(s.moment.get(), (last - first) * n, 0.0f);
-    std::fill_n(s.guarded.get(), (last - first) * n, 0.0f);
+    // Every so many blocks: with a causal mask the last ones see the most keys.
+    const std::size_t n_blocks = (blocks_.n - task + n_tasks_ - 1) / n_tasks_, n = packed_.n_keys;
+    const auto block = [&](std::size_t i) { return task + i * n_tasks_; };
+    std::fill_n(s.moment.get(), n_blocks * n, 0.0f);
+    std::fill_n(s.guarded.get(), n_blocks * n, 0.0f);
     // Rows to plan with come first: those to check with have no moments.
     s.places.clear();
     for (const auto [from, stop] : {std::pair(std::size_t(0), for_moments_), std::pair(for_moments_, per_block_)})
-      for (std::size_t b = first; b < last; ++b)
-        for (std::size_t i = from; i < stop; ++i) s.places.push_back(b * per_block_ + i);
+      for (std::size_t b = 0; b < n_blocks; ++b)
+        for (std::size_t i = from; i < stop; ++i) s.places.push_back(block(b) * per_block_ + i);
     attend_rows(s, outputs);
-    add_moments((last - first) * for_moments_, first, s);
-    for (std::size_t b = first; b < last; ++b)
-      smooth(b, s.moment.get() + (b - first) * n, s.guarded.get() + (b - first) * n, s, to);
+    add_moments(n_blocks * for_moments_, s);
+    for (std::size_t b = 0; b < n_blocks; ++b)
+      smooth(block(b), s.moment.get() + b * n, s.guarded.get() + b * n, s, to);
   }
 
  private:
@@ -250,10 +256,10 @@ template <class T> class AttentionPilot {
     s.sums.clear();
     AttentionTile<T> tile{};
     tile.queries = s.queries.get();
-    tile.keys = packed_.keys.get();
-    tile.key_shift = packed_.key_shift.get();
-    tile.values = packed_.values.get();
-    tile.norms = packed_.norms.get();
+    tile.keys = packed_.keys;
+    tile.key_shift = packed_.key_shift;
+    tile.values = packed_.values;
+    tile.norms = packed_.norms;
     tile.visible = s.sums.visible.data();
     tile.n_dims = a_.keys.d;
     tile.n_keys = packed_.n_keys;
@@ -281,11 +287,11 @@ template <class T> class AttentionPilot {
   }
 
   /// Moments of the first rows of the task, strip by strip while a panel is in the cache.
-  void add_moments(std::size_t n_rows, std::size_t first_block, Space &s) const {
+  void add_moments(std::size_t n_rows, Space &s) const {
     const std::size_t strip_rows = std::size_t(k_.rows), panel = std::size_t(packed_.panel_keys);
     std::vector<float *> moment(n_rows), guarded(n_rows);
     for (std::size_t r = 0; r < n_rows; ++r) {
-      const std::size_t block = s.places[r] / per_block_ - first_block;
+      const std::size_t block = r / for_moments_;
       moment[r] = s.moment.get() + block * packed_.n_keys;
       guarded[r] = s.guarded.get() + block * packed_.n_keys;
     }
@@ -294,9 +300,9 @@ template <class T> class AttentionPilot {
         MomentStrip<T> strip{};
         strip.queries = s.queries.get() + r * a_.keys.d;
         strip.outputs = s.outputs.get() + r * a_.values.d;
-        strip.keys = packed_.keys.get();
-        strip.values = packed_.values_as_keys.get();
-        strip.norms = packed_.norms.get();
+        strip.keys = packed_.keys;
+        strip.values = packed_.values_as_keys;
+        strip.norms = packed_.norms;
         strip.n_dims = a_.keys.d;
         strip.n_columns = a_.values.d;
         strip.first = key;
@@ -351,7 +357,7 @@ template <class T> class AttentionPilot {
   const Smoothing &smoothing_;
   const TypedKernels<T> &k_;
   PackedKeys<T> packed_;
-  const std::size_t blocks_per_task_;
+  const std::size_t n_tasks_, blocks_per_task_;
   std::vector<Space> spaces_;
 };
 
@@ -366,11 +372,7 @@ bool attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const s
              [&](std::size_t panel, int) { pilot.packed().pack_panel(panel); }, poll) &&
          parallel_for(
              pilot.n_tasks(), n_threads,
-             // The last blocks see the most keys.
-             [&](std::size_t task, int slot) {
-               pilot.run(pilot.n_tasks() - 1 - task, slot, outputs, to);
-             },
-             poll);
+             [&](std::size_t task, int slot) { pilot.run(task, slot, outputs, to); }, poll);
 }
 
 /// Entries counted by the logarithm of their moment: all that a common rate needs to be solved for.

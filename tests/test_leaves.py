@@ -236,7 +236,7 @@ def test_many_chunks(isa: str, dtype: Any) -> None:
         check_tile(few, isa)
 
 
-def test_squared_norms(dtype: Any) -> None:
+def test_squared_norms(isa: str, dtype: Any) -> None:
     """In double precision, of the points as rounded to their own type.
 
     The two add d squares in different orders: d units of double precision apart at most.
@@ -245,7 +245,7 @@ def test_squared_norms(dtype: Any) -> None:
     for n, d in itertools.product(SIZES, [0, 1, 2, 63, 100]):
         points = (rng.standard_normal((n, d)) + 3).astype(dtype)
         centre = rng.standard_normal(d)
-        got = leaves.squared_norms(points, centre, 0.25)
+        got = leaves.squared_norms(points, centre, 0.25, isa=isa)
         np.testing.assert_allclose(
             got, reference.squared_norms(points, centre, 0.25), rtol=(d + 1) * 2.0**-52, atol=0
         )

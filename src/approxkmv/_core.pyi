@@ -42,7 +42,7 @@ def attention(
     n_threads: int,
 ) -> None: ...
 def squared_norms(
-    points: Array, centre: Float64, factor: float, out: Float64, n_threads: int
+    points: Array, centre: Float64, factor: float, out: Float64, isa: str, n_threads: int
 ) -> None: ...
 def pair_kernel(
     queries: Array,

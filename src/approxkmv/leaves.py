@@ -138,11 +138,16 @@ def tile_product(
 
 
 def squared_norms(
-    points: Array, centre: Float64, factor: float, *, n_threads: int | None = None
+    points: Array,
+    centre: Float64,
+    factor: float,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
 ) -> Float64:
     """Squared norms of ``(points - centre) * factor`` as the tiles see them, in double."""
     out = np.empty(len(points))
-    _core.squared_norms(points, centre, factor, out, n_threads or default_threads())
+    _core.squared_norms(points, centre, factor, out, isa or ISA, n_threads or default_threads())
     return out
 
 

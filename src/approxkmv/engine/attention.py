@@ -43,7 +43,7 @@ _FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 90_000_000, 24_0
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many is tried first, to give up early where sampling cannot pay; one in so many of
 # these is drawn for before the others, in case it is out of the question by this factor.
-_FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 3, 2.0
+_FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 6, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
