@@ -41,9 +41,9 @@ from approxkmv.leaves import (
 _FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 90_000_000, 24_000_000
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
-# One block in so many is tried first, to give up early where sampling cannot pay; one in so many of
-# these is drawn for before the others, in case it is out of the question by this factor.
-_FIRST_LOOK, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 16, 6, 2.0
+# One block in so many, at least three, is tried first, to give up early where sampling cannot pay; one
+# in so many of these is drawn for before the others, in case it is out of the question by this factor.
+_FIRST_LOOK, _FEWEST_TRIED, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 29, 3, 6, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
@@ -146,7 +146,8 @@ def sampled_attention(
     band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
     n_blocks = len(sizes)
-    chosen = every_nth(n_blocks, _FIRST_LOOK, int(rng.integers(_FIRST_LOOK)))
+    one_in = max(1, min(_FIRST_LOOK, n_blocks // _FEWEST_TRIED))
+    chosen = every_nth(n_blocks, one_in, int(rng.integers(one_in)))
     few = some_blocks(blocks, chosen)
     part = few.start[-1] / len(query)
     seed = int(rng.integers(2**63))
@@ -154,7 +155,7 @@ def sampled_attention(
     if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
         return None
     everyone = np.arange(len(chosen))
-    first = every_nth(len(chosen), _FIRST_DRAW, (_FIRST_DRAW - 1) // 2)
+    first = every_nth(len(chosen), _FIRST_DRAW, (min(_FIRST_DRAW, len(chosen)) - 1) // 2)
     for some, slack in ((first, _OUT_OF_THE_QUESTION), (everyone, 1.0)):
         looked = trial.of(some)
         error = looked.usual_error(trial.draw(trial.rate.rate, seed, 0, some), delta)
@@ -398,9 +399,9 @@ def _prepare(
 
     Also how far the values are from their mean, at most, and their squared Frobenius norm.
     """
-    key_centre = key[:: max(1, len(key) // 1024)].mean(axis=0, dtype=np.float64)
+    key_centre = key[:: max(1, len(key) // 256)].mean(axis=0, dtype=np.float64)
     # The centre of the values is subtracted in their own precision.
-    value_centre = value.mean(axis=0, dtype=np.float64).astype(value.dtype).astype(np.float64)
+    value_centre = _column_means(value).astype(value.dtype).astype(np.float64)
     squares = squared_norms(value, value_centre, 1.0, n_threads=n_threads)
     furthest = math.sqrt(float(squares.max()))
     # Around any point c: |v|^2 is |v - c|^2 + |c|^2 on average if c is the mean, to rounding.
@@ -417,6 +418,15 @@ def _prepare(
         math.ldexp(1.0, exponent),
     )
     return head, furthest, square
+
+
+def _column_means(points: Array) -> Float64:
+    """Means of the columns; 16 rows are added at once, for NumPy takes its time for each."""
+    n, d = points.shape
+    together = n // 16 * 16
+    sums = points[:together].reshape(-1, 16 * d).sum(axis=0, dtype=np.float64).reshape(16, d)
+    rest = points[together:].sum(axis=0, dtype=np.float64)
+    return np.asarray((sums.sum(axis=0) + rest) / n)
 
 
 def _moved_back(head: AttentionHead, output: Array) -> Array:

@@ -46,7 +46,7 @@ def solve_rate(
         return float((variance * (1 / np.minimum(1.0, rate * root) - 1)).sum())
 
     low, high = 1e-30, 1e30
-    while high > 1.001 * low:
+    while high > 1.01 * low:
         between = float(np.sqrt(low * high))
         low, high = (between, high) if excess(between) > target else (low, between)
     drawn = float((pairs * np.minimum(1.0, high * root)).sum())

@@ -276,11 +276,22 @@ def chi_square_quantile(degrees: float, probability: float) -> float:
     low, high = 0.0, degrees
     while _chi_square_below(degrees, high) < probability:
         low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        below = _chi_square_below(degrees, middle) < probability
-        low, high = (middle, high) if below else (low, middle)
-    return high
+    # Newton's steps, and halves where they would leave the interval.
+    value, step = high, high
+    while abs(step) > 1e-9 * high:
+        off = probability - _chi_square_below(degrees, value)
+        low, high = (value, high) if off > 0 else (low, value)
+        density = _chi_square_density(degrees, value)
+        step = off / density if density > 0 else math.inf
+        if not low <= value + step <= high:
+            step = (low + high) / 2 - value
+        value += step
+    return value
+
+
+def _chi_square_density(degrees: float, value: float) -> float:
+    a, x = degrees / 2, value / 2
+    return math.exp((a - 1) * math.log(x) - x - math.lgamma(a)) / 2 if x > 0 else 0.0
 
 
 def _chi_square_below(degrees: float, value: float) -> float:
