@@ -254,7 +254,10 @@ class _Run:
                 n_threads=self.n_threads,
             )
             if found is not None:
-                self.output[head] = found.output
+                if len(self.heads) == 1:  # no copy
+                    self.output = found.output[None]
+                else:
+                    self.output[head] = found.output
                 self.report(head, "sampled", found.error_estimate, found.pairs, found.numbers)
         self.seconds["sampled"] = time.perf_counter() - start
         others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"

@@ -26,6 +26,8 @@ _FIRST_ROWS, _HOPELESS = 16, 4.0
 # Where it is a near thing, four times as many rows: the next strata are four times as large, but
 # the sharpest rows are out of them.
 _SECOND_TRY, _NEARLY = 4, 2.0
+# A quarter of the rows is enough where far more is allowed than they find.
+_FEW_ROWS, _FAR_MORE, _FIRST_SAY = 4, 4.0, 8.0
 
 
 class MeanOutput(NamedTuple):
@@ -51,10 +53,15 @@ def mean_output(
     if not _predicted_error(head, variance) <= _HOPELESS * allowed:  # it may not be a number
         return None
     _, squares = computed_rows(head, rng.integers(n_queries, size=_FIRST_ROWS), n_threads)
-    if not n_queries * float(squares.mean()) <= _HOPELESS * allowed:
+    first_say = n_queries * float(squares.mean())
+    if not first_say <= _HOPELESS * allowed:
         return None
     everyone = np.arange(n_queries, dtype=np.int32)
     order = np.argsort(-_score_variance(head, everyone, n_threads), kind="stable")
+    if _FIRST_SAY * first_say <= allowed and n_largest >= 2 * _FEW_ROWS:
+        found, most = _from_rows(head, order, n_largest // _FEW_ROWS, rng, n_threads)
+        if _FAR_MORE * most <= allowed:
+            return found
     for size in (n_largest, _SECOND_TRY * n_largest):
         found, most = _from_rows(head, order, size, rng, n_threads)
         if most <= allowed:
@@ -120,9 +127,11 @@ def _score_variance(head: AttentionHead, rows: Index32, n_threads: int | None) -
     covariance /= np.float32(max(1, len(points) - 1))
     images = project(head.queries, rows, np.zeros(len(dims)), covariance, n_threads=n_threads)
     with np.errstate(over="ignore", invalid="ignore"):  # huge scores: infinite or not a number
-        products = np.einsum("ij,ij->i", images, head.queries[rows], dtype=np.float64)
+        queries = head.queries if len(rows) == len(head.queries) else head.queries[rows]
+        products = np.einsum("ij,ij->i", images, queries.astype(np.float32, copy=False))
         factor = np.square(np.float64(head.scale * largest))
-        return np.asarray(factor * np.maximum(products, 0.0))
+        # What is not a number was too large for one.
+        return np.nan_to_num(factor * np.maximum(products, 0.0).astype(np.float64), nan=np.inf)
 
 
 def _predicted_error(head: AttentionHead, variance: Float64) -> float:
