@@ -41,8 +41,9 @@ from approxkmv.leaves import (
 _FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 90_000_000, 24_000_000
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
-# One block in so many, at least three, is tried first, to give up early where sampling cannot pay; one
-# in so many of these is drawn for before the others, in case it is out of the question by this factor.
+# One block in so many, at least three, is tried first, to give up early where sampling cannot pay;
+# one in so many of these is drawn for before the others, in case it is out of the question by this
+# factor.
 _FIRST_LOOK, _FEWEST_TRIED, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 29, 3, 6, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.

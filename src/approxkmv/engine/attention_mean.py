@@ -131,7 +131,8 @@ def _score_variance(head: AttentionHead, rows: Index32, n_threads: int | None) -
         products = np.einsum("ij,ij->i", images, queries.astype(np.float32, copy=False))
         factor = np.square(np.float64(head.scale * largest))
         # What is not a number was too large for one.
-        return np.nan_to_num(factor * np.maximum(products, 0.0).astype(np.float64), nan=np.inf)
+        variance = factor * np.maximum(products, 0.0).astype(np.float64)
+        return np.where(np.isnan(variance), np.inf, variance)
 
 
 def _predicted_error(head: AttentionHead, variance: Float64) -> float:
