@@ -3,6 +3,7 @@
 #include <pthread.h>
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
@@ -41,13 +42,13 @@ template <class Done> bool becomes(const Done &done) {
   return false;
 }
 
-/// Where a sleeping worker will be woken. Some Linux machines wake it on the core it used last even
-/// if the caller runs there by now, and let the two take turns for some milliseconds: jobs took as
-/// long as with one thread. So that core is forbidden while it sleeps, and allowed again when it is up.
+/// Where a sleeping worker will be woken. After a pause Linux may wake it on the core of the caller who
+/// wakes it, and let the two take turns for some milliseconds: jobs took as long as with one thread. So
+/// that core is forbidden while it sleeps, and allowed again when it is up.
 class Berth {
  public:
 #if defined(__linux__)
-  Berth() : thread_(gettid()) {}
+  Berth() : thread_(pid_t(syscall(SYS_gettid))) {}
   static int here() { return sched_getcpu(); }
   void keep_off(int core) {
     if (core < 0) return;

@@ -368,3 +368,27 @@ for rest in (0.0, 0.05, 0.0, 0.05):
 print("ok")
 """
     assert run_python(script) == "ok\n"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts pages as Linux does")
+def test_memory_of_attention_is_kept(run_python: Callable[..., str]) -> None:
+    """The next call of a thread finds its pages, even if the C library gave all others back."""
+    script = """
+import ctypes, resource
+import numpy as np
+import approxkmv as akmv
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+trim = ctypes.CDLL(None).malloc_trim
+keys = np.random.default_rng(0).standard_normal((16384, 64)).astype(np.float32)
+found = []
+for _ in range(5):
+    trim(0)
+    before = faults()
+    akmv.attention(keys[:8], keys, keys[:, :8], method="exact", n_threads=1)
+    found.append(faults() - before)
+pages = keys.nbytes // resource.getpagesize()
+assert found[0] > pages, found
+assert max(found[1:]) < pages // 2, found
+print("ok")
+"""
+    assert run_python(script) == "ok\n"
