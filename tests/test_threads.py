@@ -392,3 +392,20 @@ assert max(found[1:]) < pages // 2, found
 print("ok")
 """
     assert run_python(script) == "ok\n"
+
+
+def test_one_thread_is_one_thread(run_python: Callable[..., str]) -> None:
+    """Large inputs are checked by no more threads than the call was given."""
+    script = """
+import os
+import numpy as np
+import approxkmv as akmv
+n_threads = lambda: len(os.listdir("/proc/self/task"))
+keys = np.zeros((200_000, 8), np.float32)
+before = n_threads()
+akmv.matvec(keys[:4], keys, keys[:, 0], bandwidth=1.0, n_threads=1)
+akmv.attention(keys[:4], keys, keys, n_threads=1)
+assert n_threads() == before, (n_threads(), before)
+print("ok")
+"""
+    assert run_python(script) == "ok\n"

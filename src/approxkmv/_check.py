@@ -87,8 +87,11 @@ def weights(value: Any, n_keys: int) -> Array:
     return array
 
 
-def finite(array: Array, name: str, n_threads: int | None = None) -> float:
-    """Reject NaN and infinity, naming where the first one is; the largest absolute entry."""
+def finite(array: Array, name: str, n_threads: int | None = 1) -> float:
+    """Reject NaN and infinity, naming where the first one is; the largest absolute entry.
+
+    By one thread, unless the caller knows how many it may use.
+    """
     most = largest_magnitude(np.ascontiguousarray(array).reshape(-1), n_threads=n_threads)
     if math.isfinite(most):
         return most
