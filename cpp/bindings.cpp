@@ -123,6 +123,12 @@ void bind_squared_norms(Matrix<const T> points, Vector<const double> centre, dou
   run([&](const Poll &poll) { return squared_norms(moved, table, n_threads, poll, to); });
 }
 
+template <class T> void bind_column_sums(Matrix<const T> x, Vector<double> out, int n_threads) {
+  run([&](const Poll &poll) {
+    return column_sums(x.data(), x.shape(0), x.shape(1), n_threads, poll, out.data());
+  });
+}
+
 template <class T> Rows<T> rows_of(const Matrix<const T> &m) {
   return {m.data(), m.shape(0), m.shape(1)};
 }
@@ -527,6 +533,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "row_max"_a.noconvert().none(), "isa"_a, "n_threads"_a);
   m.def("squared_norms", &bind_squared_norms<T>, "points"_a.noconvert(), "centre"_a.noconvert(),
         "factor"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
+  m.def("column_sums", &bind_column_sums<T>, "x"_a.noconvert(), "out"_a.noconvert(), "n_threads"_a);
   m.def("pair_kernel", &bind_pair_kernel<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "rows"_a.noconvert(), "cols"_a.noconvert(), "slope"_a, "out"_a.noconvert(), "isa"_a,
         "n_threads"_a);

@@ -296,4 +296,25 @@ bool squared_norms(const Points<T> &points, const TypedKernels<T> &kernels, int 
       poll);
 }
 
+/// Sums of the columns; pieces of rows are added in their order, whichever thread summed them.
+template <class T>
+bool column_sums(const T *x, std::size_t n, std::size_t d, int n_threads, const Poll &poll, double *out) {
+  constexpr std::size_t kRowsPerTask = 1024;
+  const std::size_t n_tasks = (n + kRowsPerTask - 1) / kRowsPerTask;
+  std::vector<double> parts(n_tasks * d, 0.0);
+  const bool finished = parallel_for(
+      n_tasks, n_threads,
+      [&](std::size_t task, int) {
+        double *part = parts.data() + task * d;
+        const std::size_t last = std::min(n, (task + 1) * kRowsPerTask);
+        for (std::size_t i = task * kRowsPerTask; i < last; ++i)
+          for (std::size_t c = 0; c < d; ++c) part[c] += double(x[i * d + c]);
+      },
+      poll);
+  std::fill_n(out, d, 0.0);
+  for (std::size_t task = 0; task < n_tasks; ++task)
+    for (std::size_t c = 0; c < d; ++c) out[c] += parts[task * d + c];
+  return finished;
+}
+
 }  // namespace akmv

@@ -38,6 +38,12 @@ struct AttentionBlocks {
                   : std::int64_t(n_keys);
   }
   std::int64_t limit(std::size_t b) const { return seen_by(query_order[start[b + 1] - 1]); }
+  /// Keys that any of the blocks sees.
+  std::size_t n_seen() const {
+    std::int64_t most = 0;
+    for (std::size_t b = 0; b < n; ++b) most = std::max(most, limit(b));
+    return std::size_t(most);
+  }
   /// Calls with every range of positions that is left to the draws.
   template <class F> void outside_band(std::size_t b, const F &f) const {
     f(std::int64_t(0), std::min(band_start[b], limit(b)));
@@ -113,15 +119,16 @@ template <class T> struct AttentionSums {
   }
 };
 
-/// All keys and values packed in key order, for the pilot.
+/// Keys and values that some block sees, packed in key order, for the pilot.
 template <class T> class PackedKeys {
  public:
   PackedKeys(const OneHead<T> &a, const AttentionBlocks &blocks, const TypedKernels<T> &k)
       : a_(a),
         order_(blocks.key_order),
         k_(k),
+        n_real_(blocks.n_seen()),
         panel_keys(cut_keys<T>(a.keys.n, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys),
-        n_keys(round_up(a.keys.n, k.group_keys)),
+        n_keys(round_up(n_real_, k.group_keys)),
         memory_(n_keys * (a.keys.d + round_up(a.values.d, k.group_keys) + a.values.d + 2)),
         keys(memory_.get()),
         values(keys + n_keys * a.keys.d),
@@ -129,14 +136,14 @@ template <class T> class PackedKeys {
         key_shift(values_as_keys + n_keys * a.values.d),
         norms(key_shift + n_keys),
         frame_(a.values, k.group_keys) {
-    std::fill_n(key_shift, a.keys.n, T(0));
-    std::fill_n(key_shift + a.keys.n, n_keys - a.keys.n, std::numeric_limits<T>::infinity());
+    std::fill_n(key_shift, n_real_, T(0));
+    std::fill_n(key_shift + n_real_, n_keys - n_real_, std::numeric_limits<T>::infinity());
   }
   std::size_t n_panels() const { return (n_keys + panel_keys - 1) / panel_keys; }
   void pack_panel(std::size_t panel) {
     const std::size_t first = panel * panel_keys;
     const std::size_t width = std::min<std::size_t>(panel_keys, n_keys - first);
-    const std::size_t n = std::min(width, a_.keys.n - first);
+    const std::size_t n = std::min(width, n_real_ - first);
     const int group = k_.group_keys;
     pack_points(a_.keys, order_ + first, 0, n, key_shift + first, k_, group, keys + first * a_.keys.d);
     pack_points(a_.values, order_ + first, 0, n, key_shift + first, k_, group,
@@ -151,6 +158,7 @@ template <class T> class PackedKeys {
   const OneHead<T> &a_;
   const std::int32_t *order_;
   const TypedKernels<T> &k_;
+  const std::size_t n_real_;
 
  public:
   const int panel_keys;
@@ -443,28 +451,38 @@ template <class T> class AttentionSampler {
                    const TypedKernels<T> &k, int n_threads)
       : a_(a), blocks_(blocks), rates_(rates), k_(k),
         panel_keys_(cut_keys<T>(kChunkKeys, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys) {
-    std::size_t most = 0;
-    for (std::size_t b = 0; b < blocks.n; ++b) most = std::max(most, blocks.rows(b));
-    for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(most, *this);
+    for (std::size_t b = 0; b < blocks.n; ++b) most_rows_ = std::max(most_rows_, blocks.rows(b));
+    for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(most_rows_, *this);
   }
 
-  void run(std::size_t b, int slot, const AttentionDraws<T> &to) {
+  /// Parts of blocks that may be computed on their own have a multiple of so many rows, so that
+  /// strips with a variance in full are the same.
+  std::size_t rows_apart() const { return std::size_t(kCrossEvery * k_.rows); }
+  std::size_t most_rows() const { return most_rows_; }
+
+  /// Rows of block b from `first` on, at most `most`. All parts of a block draw the same keys.
+  void run(std::size_t b, std::size_t first, std::size_t most, int slot, const AttentionDraws<T> &to) {
+    if (first >= blocks_.rows(b)) return;
     Space &s = spaces_[slot];
-    const std::int32_t *rows = blocks_.query_order + blocks_.start[b];
-    const std::size_t n_rows = blocks_.rows(b);
-    const std::size_t own = draw(b, s);
-    std::vector<T> no_shift(n_rows, T(0));
-    pack_points(a_.queries, rows, 0, n_rows, no_shift.data(), k_, k_.rows, s.queries.get());
+    const Part part{b, first, std::min(most, blocks_.rows(b) - first), draw(b, s)};
+    const std::int32_t *rows = blocks_.query_order + blocks_.start[b] + first;
+    std::vector<T> no_shift(part.n_rows, T(0));
+    pack_points(a_.queries, rows, 0, part.n_rows, no_shift.data(), k_, k_.rows, s.queries.get());
     s.sums.clear();
-    for (std::size_t first = 0; first < s.drawn.size(); first += kChunkKeys)
-      add_chunk(b, first, std::min(kChunkKeys, s.drawn.size() - first), own, s);
-    for (std::size_t i = 0; i < n_rows; ++i) finish(std::size_t(rows[i]), b, i, s, to);
-    to.n_drawn[b] = std::int64_t(s.drawn.size());
+    for (std::size_t key = 0; key < s.drawn.size(); key += kChunkKeys)
+      add_chunk(part, key, std::min(kChunkKeys, s.drawn.size() - key), s);
+    for (std::size_t i = 0; i < part.n_rows; ++i) finish(std::size_t(rows[i]), b, i, s, to);
+    if (first == 0) to.n_drawn[b] = std::int64_t(s.drawn.size());
   }
 
  private:
   static constexpr std::size_t kChunkKeys = 512;
   static constexpr int kCrossEvery = 4;  // one strip in four pays for the variance in full
+
+  struct Part {
+    std::size_t block, first_row, n_rows;
+    std::size_t own;  // how many are drawn before the block's own tokens
+  };
 
   struct Space {
     Buffer<T> queries, keys, key_shift, values, squares, scores;
@@ -530,7 +548,7 @@ template <class T> class AttentionSampler {
     return own;
   }
 
-  void add_chunk(std::size_t b, std::size_t first, std::size_t n, std::size_t own, Space &s) const {
+  void add_chunk(const Part &part, std::size_t first, std::size_t n, Space &s) const {
     const std::size_t width = round_up(n, k_.group_keys), columns = a_.values.d;
     const std::size_t padded = round_up(columns, k_.group_keys);
     const std::int32_t *drawn = s.drawn.data() + first;
@@ -564,16 +582,16 @@ template <class T> class AttentionSampler {
     tile.values = s.values.get();
     tile.squares = sampled ? squares : nullptr;
     tile.cross_every = kCrossEvery;
-    tile.cross_first = int(b % kCrossEvery);
-    if (blocks_.causal && first + n > own) {
+    tile.cross_first = int(part.block % kCrossEvery);
+    if (blocks_.causal && first + n > part.own) {
       for (std::size_t i = 0; i < s.sums.n_rows; ++i)
-        s.sums.visible[i] = std::int64_t(own + i + 1) - std::int64_t(first);
+        s.sums.visible[i] = std::int64_t(part.own + part.first_row + i + 1) - std::int64_t(first);
       tile.visible = s.sums.visible.data();
     }
     tile.n_dims = a_.keys.d;
     tile.n_keys = width;
     tile.panel_keys = panel_keys_;
-    tile.n_strips = int((blocks_.rows(b) + k_.rows - 1) / k_.rows);
+    tile.n_strips = int((part.n_rows + k_.rows - 1) / k_.rows);
     tile.scores = s.scores.get();
     s.sums.write_to(tile);
     k_.attend(tile);
@@ -609,6 +627,7 @@ template <class T> class AttentionSampler {
   const AttentionRates<T> &rates_;
   const TypedKernels<T> &k_;
   const int panel_keys_;
+  std::size_t most_rows_ = 0;
   std::vector<Space> spaces_;
 };
 
@@ -618,9 +637,15 @@ bool attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks, const At
                     const std::int64_t *listed, std::size_t n_listed, const TypedKernels<T> &k, int n_threads, const Poll &poll,
                     const AttentionDraws<T> &to) {
   AttentionSampler<T> sampler(a, blocks, rates, k, n_threads);
+  // A block is one task, unless there are fewer of them than threads.
+  const std::size_t wanted = n_listed ? (std::size_t(n_threads) + n_listed - 1) / n_listed : 1;
+  const std::size_t rows = round_up((sampler.most_rows() + wanted - 1) / wanted, sampler.rows_apart());
+  const std::size_t n_parts = rows ? (sampler.most_rows() + rows - 1) / rows : 0;
   return parallel_for(
-      n_listed, n_threads,
-      [&](std::size_t task, int slot) { sampler.run(std::size_t(listed[n_listed - 1 - task]), slot, to); },
+      n_listed * n_parts, n_threads,
+      [&](std::size_t task, int slot) {
+        sampler.run(std::size_t(listed[n_listed - 1 - task / n_parts]), task % n_parts * rows, rows, slot, to);
+      },
       poll);
 }
 

@@ -161,21 +161,31 @@ def test_draw(
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_draws_of_some_blocks(causal: bool, isa: str, dtype: Any) -> None:
-    """What all blocks together draw; rows of other blocks are left alone, or 0."""
+    """What all blocks together draw; rows of other blocks are left alone, or have no variance.
+
+    Several threads share the rows of a block where there are more of them than blocks.
+    """
     m, n, d, r = 300, 280, 5, 6
-    head, blocks = head_of(m, n, d, r, dtype), blocks_of(m, n, causal)
+    head, blocks = head_of(m, n, d, r, dtype), blocks_of(m, n, causal, size=100)
     n_blocks = len(blocks.band_start)
     assert n_blocks >= 3
     guarded = np.random.default_rng(1).random((n_blocks, n), np.float32) ** 4
     rates = AttentionRates(guarded, np.zeros((n_blocks, r), dtype), 1e-4, 0.7, 5.0, 11, 3)
     whole = leaves.attention_draw(head, blocks, rates, isa=isa)
     some, others = np.array([1]), np.array([0, *range(2, n_blocks)])
-    part = leaves.attention_draw(head, blocks, rates, chosen=some, isa=isa)
+    part = leaves.attention_draw(head, blocks, rates, chosen=some, isa=isa, n_threads=1)
     want = reference.attention_draw(head, blocks, rates, chosen=some)
     np.testing.assert_array_equal(part.n_drawn, want.n_drawn)
     rows = blocks.query_order[blocks.start[1] : blocks.start[2]]
     np.testing.assert_array_equal(part.out[rows], whole.out[rows])
-    assert not np.delete(part.out, rows, axis=0).any()
+    assert not np.delete(part.bound, rows).any()
+    for n_threads in (2, 3, 8):
+        again = leaves.attention_draw(
+            head, blocks, rates, chosen=some, isa=isa, n_threads=n_threads
+        )
+        np.testing.assert_array_equal(again.out[rows], part.out[rows])
+        for a, b in zip(again[1:], part[1:], strict=True):
+            np.testing.assert_array_equal(a, b)
     rest = leaves.attention_draw(head, blocks, rates, chosen=others, into=part, isa=isa)
     for a, b in zip(rest, whole, strict=True):
         np.testing.assert_array_equal(a, b)

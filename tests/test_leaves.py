@@ -252,6 +252,20 @@ def test_squared_norms(isa: str, dtype: Any) -> None:
         assert got.dtype == np.float64
 
 
+def test_column_sums(dtype: Any) -> None:
+    """In double precision, in pieces of 1,024 rows: the same for any number of threads."""
+    rng = np.random.default_rng(0)
+    for n, d in itertools.product([*SIZES, 1024, 1025, 5000], [0, 1, 2, 63, 100]):
+        x = (rng.standard_normal((n, d)) + 3).astype(dtype)
+        got = leaves.column_sums(x, n_threads=2)
+        np.testing.assert_array_equal(got, leaves.column_sums(x, n_threads=1))
+        size = np.abs(x.astype(np.float64)).sum(axis=0)
+        assert (np.abs(got - reference.column_sums(x)) <= 2 * n * 2.0**-53 * size).all()
+        assert got.dtype == np.float64
+    huge = np.full((3, 2), np.finfo(dtype).max / 4, dtype)
+    np.testing.assert_array_equal(leaves.column_sums(huge), 3 * huge[0].astype(np.float64))
+
+
 def pair_bound(queries: np.ndarray, keys: np.ndarray, bandwidth: float) -> float:
     """Largest exponent error of a direct difference: d + 3 units of the exponent."""
     unit = float(np.finfo(keys.dtype).eps) / 2

@@ -44,6 +44,7 @@ def attention(
 def squared_norms(
     points: Array, centre: Float64, factor: float, out: Float64, isa: str, n_threads: int
 ) -> None: ...
+def column_sums(x: Array, out: Float64, n_threads: int) -> None: ...
 def pair_kernel(
     queries: Array,
     keys: Array,

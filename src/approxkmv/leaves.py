@@ -29,6 +29,7 @@ __all__ = [
     "attention_draw",
     "attention_pilot",
     "cell_pairs",
+    "column_sums",
     "exp",
     "largest_magnitude",
     "linked_pairs",
@@ -148,6 +149,13 @@ def squared_norms(
     """Squared norms of ``(points - centre) * factor`` as the tiles see them, in double."""
     out = np.empty(len(points))
     _core.squared_norms(points, centre, factor, out, isa or ISA, n_threads or default_threads())
+    return out
+
+
+def column_sums(x: Array, *, n_threads: int | None = None) -> Float64:
+    """Sums of the columns in double precision, where NumPy converts an entry at a time."""
+    out = np.empty(x.shape[1])
+    _core.column_sums(x, out, n_threads or default_threads())
     return out
 
 
@@ -852,7 +860,6 @@ def attention_pilot(
     isa: str | None = None,
 ) -> PilotMoments:
     """Some rows of each block, exactly: ``rows`` has equally many of each, in block order."""
-    """Compute some rows of each block exactly: ``rows`` has equally many, in block order."""
     n_blocks, n_keys = len(blocks.band_start), len(head.keys)
     to = PilotMoments(
         np.empty((len(rows), head.values.shape[1]), head.values.dtype),
@@ -907,11 +914,12 @@ def attention_draw(
 ) -> AttentionDraws:
     """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability.
 
-    With ``chosen`` only for these blocks; with ``into`` rows of others stay what they are there.
+    With ``chosen`` only for these blocks; with ``into`` rows of others stay what they are there,
+    without their outputs are not set and their variances are NaN and 0.
     """
     n_queries, n_blocks = len(head.queries), len(blocks.band_start)
     to = into or AttentionDraws(
-        np.zeros((n_queries, head.values.shape[1]), head.values.dtype),
+        np.empty((n_queries, head.values.shape[1]), head.values.dtype),
         np.full(n_queries, np.nan),
         np.zeros(n_queries),
         np.zeros(n_queries),

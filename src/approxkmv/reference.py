@@ -44,6 +44,7 @@ __all__ = [
     "attention_draw",
     "attention_pilot",
     "cell_pairs",
+    "column_sums",
     "exp",
     "largest_magnitude",
     "linked_pairs",
@@ -107,6 +108,11 @@ def squared_norms(points: Array, centre: Float64, factor: float) -> Float64:
     """Squared norms of the points once moved and rounded to their own precision."""
     moved = _moved(points, centre, factor).astype(points.dtype).astype(np.float64)
     return np.asarray((moved**2).sum(axis=1))
+
+
+def column_sums(x: Array) -> Float64:
+    """Sums of the columns."""
+    return np.asarray(x.sum(axis=0, dtype=np.float64))
 
 
 def pair_kernel(queries: Array, keys: Array, rows: Index, cols: Index, bandwidth: float) -> Float64:

@@ -322,30 +322,60 @@ def test_rows_are_mended_where_that_is_enough(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
 def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries and keys that know nothing of each other, small eps: three blocks are tried, or four.
-
-    Keys are drawn for one of these, and nothing else.
-    """
+    """Queries and keys that know nothing of each other, small eps: rows of one block are tried."""
     head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     looked_at = []
     pilot = engine.attention_pilot
 
     def counted(*args: Any, **options: Any) -> leaves.PilotMoments:
-        looked_at.append(len(args[1].band_start))
+        looked_at.append(np.diff(args[1].start).tolist())
         return pilot(*args, **options)
 
     drawn_for = []
     draw = engine.attention_draw
 
     def counted_too(*args: Any, **options: Any) -> leaves.AttentionDraws:
-        drawn_for.append(len(args[1].band_start))
+        drawn_for.append(np.diff(args[1].start).tolist())
         return draw(*args, **options)
 
     monkeypatch.setattr(engine, "attention_pilot", counted)
     monkeypatch.setattr(engine, "attention_draw", counted_too)
     assert run(head, 0.02) is None
-    assert looked_at in ([3], [4])
-    assert drawn_for in ([], [1])
+    assert looked_at == [[48]]
+    assert drawn_for in ([], [[48]])
+
+
+def test_the_rate_gives_the_variance_asked_for() -> None:
+    """The sums that the rate is solved for, entry by entry; bins of moments are 4 % wide."""
+    n_keys, rows = 500, np.array([96, 40])
+    rng = np.random.default_rng(0)
+    moment = rng.random((2, n_keys), np.float32)
+    guarded = np.exp(rng.uniform(-20, 0, (2, n_keys))).astype(np.float32)
+    tokens = np.arange(n_keys, dtype=np.int32)
+    band = np.array([0, 100]), np.array([50, 200])
+    blocks = leaves.AttentionBlocks(
+        tokens[:136], np.append(0, np.cumsum(rows)), tokens, *band, False
+    )
+    free = (tokens < band[0][:, None]) | (tokens >= band[1][:, None])
+    pilot = leaves.PilotMoments(np.zeros((2, 1)), moment, guarded, guarded.mean(axis=1))
+
+    def sums(rate: float, floor: float) -> tuple[float, float]:
+        pi = np.minimum(1, rate * np.sqrt(guarded.astype(np.float64) + floor))
+        weight = rows[:, None] * free
+        return float((weight * pi).sum()), float((weight * moment * (1 / pi - 1)).sum())
+
+    for target in 10.0 ** np.arange(-2, 8):
+        found = solve_rate(blocks, pilot, target, n_threads=None)
+        pairs, variance = sums(found.rate, found.floor)
+        assert found.pairs == pytest.approx(pairs, rel=0.03)
+        # Where nearly all keys are certain, 1 / pi - 1 of a bin's middle may be far from an entry's.
+        assert variance == pytest.approx(target, rel=0.05) or pairs > 0.9 * (rows @ free).sum()
+    certain = solve_rate(blocks, pilot, 0.0, n_threads=None)
+    assert certain.pairs == pytest.approx(float((rows[:, None] * free).sum()))
+    nothing = pilot._replace(moment=np.zeros_like(moment))
+    assert solve_rate(blocks, nothing, 1.0, n_threads=None).pairs < 1e-20
+    all_near = blocks._replace(band_start=np.zeros(2, int), band_stop=np.full(2, n_keys))
+    assert solve_rate(all_near, pilot, 1.0, n_threads=None).pairs == 0
 
 
 def test_nearly_uniform_attention_is_the_mean() -> None:

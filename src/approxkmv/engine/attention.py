@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from approxkmv.leaves import (
     Smoothing,
     attention_draw,
     attention_pilot,
+    column_sums,
     squared_norms,
 )
 
@@ -42,9 +44,8 @@ _FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 90_000_000, 24_0
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many, at least three, is tried first, to give up early where sampling cannot pay;
-# one in so many of these is drawn for before the others, in case it is out of the question by this
-# factor.
-_FIRST_LOOK, _FEWEST_TRIED, _FIRST_DRAW, _OUT_OF_THE_QUESTION = 29, 3, 6, 2.0
+# before these so many rows of a single one, in case sampling is out of the question by this factor.
+_FIRST_LOOK, _FEWEST_TRIED, _FIRST_ROWS, _OUT_OF_THE_QUESTION = 29, 3, 48, 2.0
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
@@ -147,27 +148,22 @@ def sampled_attention(
     band = float((sizes * (blocks.band_stop - blocks.band_start)).sum())
     lap("order")
     n_blocks = len(sizes)
-    one_in = max(1, min(_FIRST_LOOK, n_blocks // _FEWEST_TRIED))
-    chosen = every_nth(n_blocks, one_in, int(rng.integers(one_in)))
-    few = some_blocks(blocks, chosen)
-    part = few.start[-1] / len(query)
     seed = int(rng.integers(2**63))
-    trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
-    if _SAMPLED_PAIR * (trial.rate.pairs / part + band) > _HOPELESS * n_pairs:
-        return None
-    everyone = np.arange(len(chosen))
-    first = every_nth(len(chosen), _FIRST_DRAW, (min(_FIRST_DRAW, len(chosen)) - 1) // 2)
-    for some, slack in ((first, _OUT_OF_THE_QUESTION), (everyone, 1.0)):
-        looked = trial.of(some)
-        error = looked.usual_error(trial.draw(trial.rate.rate, seed, 0, some), delta)
+    more = 1.0
+    for few, slack in _looks(blocks, rng):
+        part = few.start[-1] / len(query)
+        trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
+        predicted = _SAMPLED_PAIR * (trial.rate.pairs / part + band)
+        if predicted > slack * _HOPELESS * n_pairs:
+            return None
+        error = trial.usual_error(trial.draw(trial.rate.rate, seed, 0), delta)
         lap("first look")
-        its_part = looked.blocks.start[-1] / len(query) * allowed
-        found = error.variance / its_part
+        found = error.variance / (part * allowed)
         more = (found / _TRIAL_AIM) ** _RATE_POWER if found > _TRIAL_SHORT else 1.0
         predicted = _SAMPLED_PAIR * (more * trial.rate.pairs / part + band)
         if predicted > slack * _MOST_OF_EXACT * n_pairs:
             return None
-    if error.upper > _HOPELESS_TRIAL * its_part:
+    if error.upper > _HOPELESS_TRIAL * part * allowed:
         return None
     plan = _Plan(head, blocks, allowed, _CHECK_ROWS, rng, n_threads)
     lap("pilot")
@@ -220,6 +216,18 @@ def sampled_attention(
     return SampledAttention(
         output, math.sqrt(error.variance) / head.value_factor, pairs, numbers, seconds
     )
+
+
+def _looks(
+    blocks: AttentionBlocks, rng: np.random.Generator
+) -> Iterator[tuple[AttentionBlocks, float]]:
+    """Blocks to try before all, and by how much they may fall short of what would pay."""
+    n_blocks = len(blocks.band_start)
+    # The one in the middle: with a causal mask it sees half of the keys, as all do on average.
+    middle = np.array([n_blocks // 2])
+    yield some_blocks(blocks, middle, _FIRST_ROWS), _OUT_OF_THE_QUESTION
+    one_in = max(1, min(_FIRST_LOOK, n_blocks // _FEWEST_TRIED))
+    yield some_blocks(blocks, every_nth(n_blocks, one_in, int(rng.integers(one_in)))), 1.0
 
 
 class _Error(NamedTuple):
@@ -310,15 +318,16 @@ class _Plan:
         They tell their own variance to first order. What that misses (keys that were never drawn,
         noisy denominators) is measured on rows computed exactly but not planned with.
         """
-        usual = draws.bound < below
-        known = usual & ~np.isnan(draws.variance)
-        bound = float(draws.bound[known].sum())
-        share = max(0.0, float(draws.variance[known].sum())) / bound if bound > 0 else 1.0
-        per_row = share * draws.bound * usual
-        per_block = np.add.reduceat(per_row[self.blocks.query_order], self.blocks.start[:-1])
-        errors = (draws.out[self.checks] - self.checked)[usual[self.checks]]
+        rows = self.blocks.query_order
+        bounds, variances, checks = draws.bound[rows], draws.variance[rows], draws.bound[self.checks]
+        usual, to_check = bounds < below, checks < below
+        known = usual & ~np.isnan(variances)
+        bound = float(bounds[known].sum())
+        share = max(0.0, float(variances[known].sum())) / bound if bound > 0 else 1.0
+        per_block = share * np.add.reduceat(bounds * usual, self.blocks.start[:-1])
+        errors = (draws.out[self.checks] - self.checked)[to_check]
         measured = (errors.astype(np.float64) ** 2).sum(axis=-1)
-        predicted = float(per_row[self.checks].sum())
+        predicted = share * float(checks[to_check].sum())
         variance = float(per_block.sum())
         if measured.sum() > _MOST_RATIO * predicted:
             variance = len(self.blocks.query_order) * float(measured.mean())
@@ -402,7 +411,8 @@ def _prepare(
     """
     key_centre = key[:: max(1, len(key) // 256)].mean(axis=0, dtype=np.float64)
     # The centre of the values is subtracted in their own precision.
-    value_centre = _column_means(value).astype(value.dtype).astype(np.float64)
+    means = column_sums(value, n_threads=n_threads) / len(value)
+    value_centre = means.astype(value.dtype).astype(np.float64)
     squares = squared_norms(value, value_centre, 1.0, n_threads=n_threads)
     furthest = math.sqrt(float(squares.max()))
     # Around any point c: |v|^2 is |v - c|^2 + |c|^2 on average if c is the mean, to rounding.
@@ -419,15 +429,6 @@ def _prepare(
         math.ldexp(1.0, exponent),
     )
     return head, furthest, square
-
-
-def _column_means(points: Array) -> Float64:
-    """Means of the columns; 16 rows are added at once, for NumPy takes its time for each."""
-    n, d = points.shape
-    together = n // 16 * 16
-    sums = points[:together].reshape(-1, 16 * d).sum(axis=0, dtype=np.float64).reshape(16, d)
-    rest = points[together:].sum(axis=0, dtype=np.float64)
-    return np.asarray((sums.sum(axis=0) + rest) / n)
 
 
 def _moved_back(head: AttentionHead, output: Array) -> Array:

@@ -57,12 +57,17 @@ def every_nth(n_blocks: int, n: int, first: int) -> Index:
     return np.arange(first % min(n, n_blocks), n_blocks, n)
 
 
-def some_blocks(blocks: AttentionBlocks, chosen: Index) -> AttentionBlocks:
-    """Some of the blocks."""
-    queries = [blocks.query_order[blocks.start[b] : blocks.start[b + 1]] for b in chosen]
+def some_blocks(
+    blocks: AttentionBlocks, chosen: Index, most_rows: int | None = None
+) -> AttentionBlocks:
+    """Some of the blocks, or so many rows of each."""
+    start, stop = blocks.start[:-1][chosen], blocks.start[1:][chosen]
+    if most_rows is not None:
+        stop = np.minimum(stop, start + most_rows)
+    queries = [blocks.query_order[a:b] for a, b in zip(start, stop, strict=True)]
     return blocks._replace(
         query_order=np.concatenate(queries),
-        start=np.append(0, np.cumsum([len(part) for part in queries])),
+        start=np.append(0, np.cumsum(stop - start)),
         band_start=blocks.band_start[chosen],
         band_stop=blocks.band_stop[chosen],
     )
