@@ -210,9 +210,10 @@ template <class T> class AttentionPilot {
 
   void run(std::size_t task, int slot, T *outputs, const PilotSums &to) {
     Space &s = spaces_[slot];
-    // Every so many blocks: with a causal mask the last ones see the most keys.
-    const std::size_t n_blocks = (blocks_.n - task + n_tasks_ - 1) / n_tasks_, n = packed_.n_keys;
-    const auto block = [&](std::size_t i) { return task + i * n_tasks_; };
+    // Blocks side by side: with a causal mask the rows of a strip see about as many keys.
+    const std::size_t first = task * blocks_.n / n_tasks_, n = packed_.n_keys;
+    const std::size_t n_blocks = (task + 1) * blocks_.n / n_tasks_ - first;
+    const auto block = [&](std::size_t i) { return first + i; };
     std::fill_n(s.moment.get(), n_blocks * n, 0.0f);
     std::fill_n(s.guarded.get(), n_blocks * n, 0.0f);
     // Rows to plan with come first: those to check with have no moments.
@@ -378,9 +379,11 @@ bool attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const s
   return parallel_for(
              pilot.packed().n_panels(), n_threads,
              [&](std::size_t panel, int) { pilot.packed().pack_panel(panel); }, poll) &&
+         // From the last to the first: with a causal mask the last blocks see the most keys.
          parallel_for(
              pilot.n_tasks(), n_threads,
-             [&](std::size_t task, int slot) { pilot.run(task, slot, outputs, to); }, poll);
+             [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, outputs, to); },
+             poll);
 }
 
 /// Entries counted by the logarithm of their moment: all that a common rate needs to be solved for.

@@ -7,6 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 namespace akmv {
 namespace AKMV_ISA {
@@ -40,9 +43,42 @@ template <class T> struct Simd {
   static inline V load(const T *p) { return *reinterpret_cast<const Unaligned *>(p); }
   static inline void store(T *p, V v) { *reinterpret_cast<Unaligned *>(p) = v; }
   static inline V splat(T a) { return a - V{}; }
+  // a > b ? a : b and a < b ? a : b, so b where one of them is not a number. On x86 that is an
+  // instruction each; from the conditional expression GCC makes a comparison and a choice.
+#if defined(__AVX512F__)
+  static inline V larger(V a, V b) {
+    if constexpr (sizeof(T) == 4) return _mm512_max_ps(a, b);
+    else return _mm512_max_pd(a, b);
+  }
+  static inline V smaller(V a, V b) {
+    if constexpr (sizeof(T) == 4) return _mm512_min_ps(a, b);
+    else return _mm512_min_pd(a, b);
+  }
+#elif defined(__AVX2__) && !defined(AKMV_WIDE)
+  static inline V larger(V a, V b) {
+    if constexpr (sizeof(T) == 4) return _mm256_max_ps(a, b);
+    else return _mm256_max_pd(a, b);
+  }
+  static inline V smaller(V a, V b) {
+    if constexpr (sizeof(T) == 4) return _mm256_min_ps(a, b);
+    else return _mm256_min_pd(a, b);
+  }
+#elif defined(__SSE2__) && !defined(AKMV_WIDE)
+  static inline V larger(V a, V b) {
+    if constexpr (sizeof(T) == 4) return _mm_max_ps(a, b);
+    else return _mm_max_pd(a, b);
+  }
+  static inline V smaller(V a, V b) {
+    if constexpr (sizeof(T) == 4) return _mm_min_ps(a, b);
+    else return _mm_min_pd(a, b);
+  }
+#else
+  static inline V larger(V a, V b) { return a > b ? a : b; }
+  static inline V smaller(V a, V b) { return a < b ? a : b; }
+#endif
   // Both keep a NaN in `a`.
-  static inline V at_most(V a, V limit) { return a > limit ? limit : a; }
-  static inline V at_least(V a, V limit) { return a < limit ? limit : a; }
+  static inline V at_most(V a, V limit) { return smaller(limit, a); }
+  static inline V at_least(V a, V limit) { return larger(limit, a); }
 
   // Lanes are added in a fixed order, halves first; in registers, where the way through memory would
   // take longer than a short sum itself.

@@ -56,10 +56,10 @@ template <class T> static inline T largest(const T *scores, int n) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const typename S::V s = S::load(scores + j + v * S::kWidth);
-      best[v] = s > best[v] ? s : best[v];
+      best[v] = S::larger(s, best[v]);
     }
   T lane[S::kWidth];
-  S::store(lane, best[0] > best[1] ? best[0] : best[1]);
+  S::store(lane, S::larger(best[0], best[1]));
   for (int half = S::kWidth / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
   return lane[0];

@@ -77,7 +77,7 @@ static inline T row_maximum(const T *scores, const T *key_shift, int n, T slope)
   typename S::V best = slope * S::load(scores) - S::load(key_shift);
   for (int j = S::kWidth; j < n; j += S::kWidth) {
     const typename S::V t = slope * S::load(scores + j) - S::load(key_shift + j);
-    best = t > best ? t : best;
+    best = S::larger(t, best);
   }
   return S::max(best);
 }
@@ -156,12 +156,6 @@ static inline std::uint32_t lanes_above(typename Simd<T>::V a, typename Simd<T>:
 template <class T>
 static inline std::uint32_t lanes_at_least(typename Simd<T>::V a, typename Simd<T>::V b) {
   return lanes_above<T, true>(a, b);
-}
-
-// The larger of two vectors; b where one of them is not a number.
-template <class T>
-static inline typename Simd<T>::V larger(typename Simd<T>::V a, typename Simd<T>::V b) {
-  return a > b ? a : b;
 }
 
 // Exponentials of one row times one column, and their squares times two others; if `kSmooth` those of
@@ -280,7 +274,7 @@ static inline void bounded_scores(const Tile<T> &t, const T *queries, const T *p
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v)
-        highest = larger<T>(t.slope * acc[r][v] - bound[v] - query_bound[r], highest);
+        highest = S::larger(t.slope * acc[r][v] - bound[v] - query_bound[r], highest);
     const bool any = lanes_at_least<T>(highest, S::splat(t.floor)) != 0;
     if (any)
       micro_add<T, 1, kRows, false>(queries + n_bound * kRows, keys + n_bound * S::kKeys,
@@ -543,17 +537,17 @@ static int matches(const SketchTile &t, Match *out) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) highest[v] = larger<float>(acc[r][v], highest[v]);
+        for (int v = 0; v < kVectors; ++v) highest[v] = S::larger(acc[r][v], highest[v]);
       std::uint32_t any = 0;
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v)
-        any |= lanes_at_least<float>(highest[v] + larger<float>(of_key[v], S::splat(furthest)), zero);
+        any |= lanes_at_least<float>(highest[v] + S::larger(of_key[v], S::splat(furthest)), zero);
       if (any == 0) continue;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          const V radius = larger<float>(of_key[v], S::splat(reach[r]));
+          const V radius = S::larger(of_key[v], S::splat(reach[r]));
           for (auto bits = lanes_at_least<float>(acc[r][v] + radius, zero); bits != 0; bits &= bits - 1)
             *next++ = {s * kRows + r, first + v * S::kWidth + __builtin_ctz(bits)};
         }

@@ -37,10 +37,10 @@ from approxkmv.leaves import (
 )
 
 # Up to so many pairs finding out about a head takes too long next to computing it: whether the mean
-# of the values will do (2,896 tokens), and whether keys can be drawn (9,486, or 6,928 if causal).
+# of the values will do (3,464 tokens), and whether keys can be drawn (9,486, or 6,928 if causal).
 # At 8,192 tokens a look in vain takes a tenth of the exact time with a causal mask, where blocks
 # need no tree, and 0.12 of it without.
-_FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 2**23, 90_000_000, 24_000_000
+_FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 12_000_000, 90_000_000, 24_000_000
 # Rows of each block that are computed exactly: some to plan with, others to check with.
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many, at least three, is tried first, to give up early where sampling cannot pay;
@@ -124,12 +124,12 @@ def sampled_attention(
         seconds[stage] = seconds.get(stage, 0.0) + now - clock
         clock = now
 
-    head, furthest, square = _prepare(query, key, value, scale, n_threads)
+    head, squares, square = _prepare(query, key, value, scale, n_threads)
     allowed = eps**2 * head.value_factor**2 * square
-    if furthest == 0:  # every value is the centre, and so is every output
+    if not squares.any():  # every value is the centre, and so is every output
         return SampledAttention(_all_mean(head), 0.0, 0, {"mean_of_values": True}, seconds)
     if not is_causal:
-        mean = mean_output(head, allowed, rng, n_threads)
+        mean = mean_output(head, head.value_factor**2 * squares, allowed, rng, n_threads)
         lap("mean")
         if mean is not None:
             output = _all_mean(head)
@@ -318,8 +318,8 @@ class _Plan:
         They tell their own variance to first order. What that misses (keys that were never drawn,
         noisy denominators) is measured on rows computed exactly but not planned with.
         """
-        rows = self.blocks.query_order
-        bounds, variances, checks = draws.bound[rows], draws.variance[rows], draws.bound[self.checks]
+        rows, checks = self.blocks.query_order, draws.bound[self.checks]
+        bounds, variances = draws.bound[rows], draws.variance[rows]
         usual, to_check = bounds < below, checks < below
         known = usual & ~np.isnan(variances)
         bound = float(bounds[known].sum())
@@ -356,7 +356,7 @@ class _Plan:
         # Where all bounds are 0 the draws say nothing of any row.
         if len(rows) > _MOST_MENDED * len(order) or not said[-1] > 0:
             return None
-        found, _ = computed_rows(self.head, rows, self.n_threads)
+        found = computed_rows(self.head, rows, self.n_threads).outputs
         outputs = (found - self.head.value_centre) * self.head.value_factor
         gone = float(np.square(draws.out[rows] - outputs).sum())
         by_bound = float(said[len(rows) - 1] / said[-1]) * error.variance
@@ -404,10 +404,10 @@ def _seen(rows: Index32, n_keys: int, is_causal: bool) -> Index:
 
 def _prepare(
     query: Array, key: Array, value: Array, scale: float, n_threads: int | None
-) -> tuple[AttentionHead, float, float]:
+) -> tuple[AttentionHead, Float64, float]:
     """Keys and values around their means, values of at most unit size; softmax does not change.
 
-    Also how far the values are from their mean, at most, and their squared Frobenius norm.
+    Also squared distances of the values from their mean, and their squared Frobenius norm.
     """
     key_centre = key[:: max(1, len(key) // 256)].mean(axis=0, dtype=np.float64)
     # The centre of the values is subtracted in their own precision.
@@ -428,7 +428,7 @@ def _prepare(
         value_centre,
         math.ldexp(1.0, exponent),
     )
-    return head, furthest, square
+    return head, squares, square
 
 
 def _moved_back(head: AttentionHead, output: Array) -> Array:
