@@ -45,7 +45,7 @@ _FEWEST_FOR_MEAN, _FEWEST_FOR_DRAWS, _FEWEST_IF_CAUSAL = 12_000_000, 90_000_000,
 _PILOT_ROWS, _CHECK_ROWS = 2, 2
 # One block in so many, at least three, is tried first, to give up early where sampling cannot pay;
 # before these so many rows of a single one, in case sampling is out of the question by this factor.
-_FIRST_LOOK, _FEWEST_TRIED, _FIRST_ROWS, _OUT_OF_THE_QUESTION = 29, 3, 48, 2.0
+_FIRST_LOOK, _FEWEST_TRIED, _FIRST_ROWS, _OUT_OF_THE_QUESTION = 29, 3, 48, 1.6
 _TRIAL_CHECK_ROWS, _HOPELESS_TRIAL = 6, 6.0
 # A trial with more than this share of the variance allowed says that the rates are too low.
 _TRIAL_SHORT, _TRIAL_AIM = 0.8, 0.65
@@ -173,12 +173,13 @@ def sampled_attention(
         "pilot_rows": len(plan.rows),
         "predicted_share_of_pairs": (plan.rate.pairs + band) / n_pairs,
     }
-    rate, spent = more * plan.rate.rate, 0.0
+    rate = more * plan.rate.rate
     made: _Made | None = None
     for attempt in range(_MOST_DRAWS):
         mended: _Mended | None = None
         predicted = min(rate / plan.rate.rate * plan.rate.pairs, float(n_pairs))
-        if spent + _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
+        # What was drawn before is spent in either case.
+        if _SAMPLED_PAIR * (predicted + band) > _MOST_OF_EXACT * n_pairs:
             return None
         if attempt == 0 and not is_causal and n_blocks >= _ENOUGH_BLOCKS:
             new = _first_draws(plan, rate, seed, allowed / len(query), delta)
@@ -187,9 +188,7 @@ def sampled_attention(
         made = new if made is None else made.with_more(new)
         draws, error = made.draws, plan.error(made.draws, delta)
         lap("draw")
-        drawn = int((new.draws.n_drawn * sizes).sum())
-        pairs += drawn
-        spent += _SAMPLED_PAIR * drawn
+        pairs += int((new.draws.n_drawn * sizes).sum())
         if error.upper > allowed and not is_causal:
             mended = plan.mend(draws, error, allowed)
             if mended is not None:
