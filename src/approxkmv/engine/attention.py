@@ -67,7 +67,7 @@ _SMOOTHING = Smoothing(
 _LEAST_DRAWS = 32.0
 # The variance aimed at leaves room for the spread of the error and for a wrong prediction.
 _AIM = 0.65
-_MOST_DRAWS, _HOPELESS_ERROR = 3, 3.0
+_MOST_DRAWS, _HOPELESS_ERROR = 3, 6.0
 # The first draws are for one block in so many, where there are at least so many blocks. What they
 # show tells the rates for the others, at most by so much lower or higher. Not with a causal mask,
 # where rows are not mended: to aim nearer there led to second draws.
