@@ -40,10 +40,10 @@ template <class T> static T largest_magnitude(const T *x, std::size_t n) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const V here = S::load(x + i + v * S::kWidth);
-      most[v] = Simd<T>::larger(Simd<T>::larger(here, -here), most[v]);
+      most[v] = S::larger(S::larger(here, -here), most[v]);
       zero[v] += here * T(0);
     }
-  T largest = S::max(Simd<T>::larger(most[0], most[1])), rest = S::sum(zero[0] + zero[1]);
+  T largest = S::max(S::larger(most[0], most[1])), rest = S::sum(zero[0] + zero[1]);
   for (; i < n; ++i) {
     const T size = x[i] < 0 ? -x[i] : x[i];
     largest = size > largest ? size : largest;

@@ -9,6 +9,13 @@
 #include <cstdint>
 #if defined(__SSE2__)
 #include <immintrin.h>
+#if defined(__AVX512F__)
+#define AKMV_INTRINSIC(name) _mm512_##name
+#elif defined(__AVX2__) && !defined(AKMV_WIDE)
+#define AKMV_INTRINSIC(name) _mm256_##name
+#elif !defined(AKMV_WIDE)
+#define AKMV_INTRINSIC(name) _mm_##name
+#endif
 #endif
 
 namespace akmv {
@@ -45,32 +52,14 @@ template <class T> struct Simd {
   static inline V splat(T a) { return a - V{}; }
   // a > b ? a : b and a < b ? a : b, so b where one of them is not a number. On x86 that is an
   // instruction each; from the conditional expression GCC makes a comparison and a choice.
-#if defined(__AVX512F__)
+#if defined(AKMV_INTRINSIC)
   static inline V larger(V a, V b) {
-    if constexpr (sizeof(T) == 4) return _mm512_max_ps(a, b);
-    else return _mm512_max_pd(a, b);
+    if constexpr (sizeof(T) == 4) return AKMV_INTRINSIC(max_ps)(a, b);
+    else return AKMV_INTRINSIC(max_pd)(a, b);
   }
   static inline V smaller(V a, V b) {
-    if constexpr (sizeof(T) == 4) return _mm512_min_ps(a, b);
-    else return _mm512_min_pd(a, b);
-  }
-#elif defined(__AVX2__) && !defined(AKMV_WIDE)
-  static inline V larger(V a, V b) {
-    if constexpr (sizeof(T) == 4) return _mm256_max_ps(a, b);
-    else return _mm256_max_pd(a, b);
-  }
-  static inline V smaller(V a, V b) {
-    if constexpr (sizeof(T) == 4) return _mm256_min_ps(a, b);
-    else return _mm256_min_pd(a, b);
-  }
-#elif defined(__SSE2__) && !defined(AKMV_WIDE)
-  static inline V larger(V a, V b) {
-    if constexpr (sizeof(T) == 4) return _mm_max_ps(a, b);
-    else return _mm_max_pd(a, b);
-  }
-  static inline V smaller(V a, V b) {
-    if constexpr (sizeof(T) == 4) return _mm_min_ps(a, b);
-    else return _mm_min_pd(a, b);
+    if constexpr (sizeof(T) == 4) return AKMV_INTRINSIC(min_ps)(a, b);
+    else return AKMV_INTRINSIC(min_pd)(a, b);
   }
 #else
   static inline V larger(V a, V b) { return a > b ? a : b; }
