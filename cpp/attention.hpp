@@ -7,6 +7,9 @@
 // broadcasting). Then blocks of queries of all heads are tasks side by side. A row's arithmetic
 // depends on nothing but its own query, keys, values and mask: the same bits in any batch and for
 // any number of threads. A row that sees no key is 0.
+//
+// |s_ij| is at most |scale| |q_i| times the largest |k_j|. Where that is small, exponentials of the
+// scores as they are neither overflow nor vanish, and no maximum is looked for.
 #pragma once
 
 #include "pack.hpp"
@@ -16,7 +19,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 namespace akmv {
@@ -51,6 +53,7 @@ template <class T> class AttentionRunner {
         block_rows_(rows_per_task()),
         n_blocks_((a_.m + block_rows_ - 1) / block_rows_),
         no_shift_(kPanelKeys, T(0)),
+        longest_(a_.n_key_sets * n_keys_),
         packed_(n_keys_ * (a_.n_key_sets * a_.d + a_.n_value_sets * n_columns_)),
         keys_(packed_.get()),
         values_(keys_ + a_.n_key_sets * n_keys_ * a_.d) {
@@ -67,6 +70,11 @@ template <class T> class AttentionRunner {
     };
     if (!parallel_for(std::max(a_.n_key_sets, a_.n_value_sets) * n_panels, n_threads_, pack, poll_))
       return false;
+    for (std::size_t set = 0; set < a_.n_key_sets; ++set)
+      for (std::size_t j = 1; j < n_keys_; ++j) {
+        T *const at = longest_.data() + set * n_keys_ + j;
+        *at = std::max(at[-1], *at);
+      }
     // Blocks from the last to the first: with `causal` the long ones must not come at the end.
     return parallel_for(
         a_.n_heads * n_blocks_, n_threads_,
@@ -84,7 +92,7 @@ template <class T> class AttentionRunner {
     Buffer<T> queries, scores, products, totals, row_max;
 
     explicit Space(const AttentionRunner &runner)
-        : queries(kBlockRows * runner.a_.d),
+        : queries(kBlockRows * runner.a_.d + runner.k_.width),  // read by whole vectors
           scores(kBlockRows * kScoreStride),
           products(kBlockRows * runner.n_columns_),
           totals(kBlockRows * runner.k_.width),
@@ -110,6 +118,8 @@ template <class T> class AttentionRunner {
     const std::size_t last = std::min<std::size_t>(a_.n, start + panel_keys_);
     pack_points(points, nullptr, start, last - start, no_shift_.data(), k_, k_.group_keys,
                 keys_ + (set * n_keys_ + start) * a_.d);
+    k_.key_lengths(keys_ + (set * n_keys_ + start) * a_.d, a_.d, round_up(last - start, k_.group_keys),
+                   longest_.data() + set * n_keys_ + start);
   }
 
   void pack_values(std::size_t set, std::size_t start) {
@@ -130,6 +140,7 @@ template <class T> class AttentionRunner {
     tile.queries = space.queries.get();
     tile.keys = keys_ + std::size_t(use[1]) * n_keys_ * a_.d;
     tile.values = values_ + std::size_t(use[2]) * n_keys_ * n_columns_;
+    tile.longest = longest_.data() + std::size_t(use[1]) * n_keys_;
     tile.n_dims = a_.d;
     tile.n_real = a_.n;
     tile.n_keys = n_keys_;
@@ -148,7 +159,6 @@ template <class T> class AttentionRunner {
     tile.row_max = space.row_max.get();
     std::fill_n(tile.products, kBlockRows * n_columns_, T(0));
     std::fill_n(tile.totals, kBlockRows * k_.width, T(0));
-    std::fill_n(tile.row_max, kBlockRows, -std::numeric_limits<T>::infinity());
     k_.softmax(tile);
 
     for (std::size_t i = 0; i < n_rows; ++i) {
@@ -169,6 +179,7 @@ template <class T> class AttentionRunner {
   const std::size_t n_keys_, n_columns_;  // padded
   const std::size_t block_rows_, n_blocks_;
   const std::vector<T> no_shift_;
+  std::vector<T> longest_;  // [key set][key] largest squared length of it and the keys before
   const KeptBuffer<T> packed_;
   T *const keys_, *const values_;
   std::vector<Space> spaces_;

@@ -86,13 +86,12 @@ static inline typename Simd<T>::V exp(typename Simd<T>::V t, typename Simd<T>::V
   return p * reinterpret_cast<V>(scale);
 }
 
-// 2^t for t <= 0.
-template <class T> static inline typename Simd<T>::V power_of_two(typename Simd<T>::V t) {
+// 2^t for |t| <= kBias - 1.
+template <class T> static inline typename Simd<T>::V normal_power_of_two(typename Simd<T>::V t) {
   using C = ExpConstants<T>;
   using S = Simd<T>;
   using V = typename S::V;
   using I = typename S::I;
-  t = S::at_least(t, S::splat(T(-C::kBias)));
   const V shifted = t + S::splat(C::kRound);
   const V r = t - (shifted - S::splat(C::kRound)), square = r * r;
   V halves[2];  // of (2^r - 1) / r, even powers and odd ones
@@ -105,6 +104,11 @@ template <class T> static inline typename Simd<T>::V power_of_two(typename Simd<
   }
   const V scale = reinterpret_cast<V>((reinterpret_cast<I>(shifted) + C::kBias) << C::kMantissaBits);
   return (halves[1] * square + halves[0] * r) * scale + scale;
+}
+
+// 2^t for t < kBias; 0 where that is no normal number.
+template <class T> static inline typename Simd<T>::V power_of_two(typename Simd<T>::V t) {
+  return normal_power_of_two<T>(Simd<T>::at_least(t, Simd<T>::splat(T(-ExpConstants<T>::kBias))));
 }
 
 }  // namespace AKMV_ISA

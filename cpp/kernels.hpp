@@ -116,6 +116,8 @@ template <class T> struct TypedKernels {
   // Values drawn with probability min(1, size rate value); their number.
   int (*draw_values)(const DrawPanel<T> &, DrawnValue<T> *out);
   void (*softmax)(const SoftmaxTile<T> &);
+  // Squared lengths of packed keys; their number is a multiple of the group.
+  void (*key_lengths)(const T *keys, std::size_t n_dims, std::size_t n_keys, T *out);
   int (*matches)(const SketchTile &, Match *out);  // their number
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,

@@ -183,6 +183,7 @@ template <class T> constexpr TypedKernels<T> typed_kernels() {
           any_hits_by_row<T>,
           draw_values<T>,
           softmax_tile<T>,
+          key_lengths<T>,
           matches,
           pack_row<T>,
           pack_four<T>,

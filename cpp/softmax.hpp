@@ -46,6 +46,48 @@ static inline void add_values(const T *weights, const T *values, int n_keys, T *
       accumulate(products + std::size_t(r) * stride + v * S::kWidth, acc[r][v]);
 }
 
+// Squared lengths of the points of a packed group. Reads whole vectors, so a little past its end.
+template <class T, int kPoints>
+static inline void squared_lengths(const T *packed, std::size_t n_dims, T *out) {
+  using S = Simd<T>;
+  constexpr int kAcross = (kPoints + S::kWidth - 1) / S::kWidth;
+  typename S::V sums[kAcross] = {};
+  for (std::size_t l = 0; l < n_dims; ++l, packed += kPoints)
+#pragma GCC unroll 4
+    for (int v = 0; v < kAcross; ++v) {
+      const typename S::V x = S::load(packed + v * S::kWidth);
+      sums[v] += x * x;
+    }
+  for (int i = 0; i < kPoints; ++i) out[i] = sums[i / S::kWidth][i % S::kWidth];
+}
+
+template <class T>
+static void key_lengths(const T *keys, std::size_t n_dims, std::size_t n_keys, T *out) {
+  constexpr int kKeys = Simd<T>::kKeys;
+  for (std::size_t first = 0; first < n_keys; first += kKeys)
+    squared_lengths<T, kKeys>(keys + first * n_dims, n_dims, out + first);
+}
+
+// Keys that row `row` sees.
+template <class T> static inline std::size_t visible(const SoftmaxTile<T> &t, int row) {
+  const std::size_t limit = t.first_row + std::size_t(row) + 1;
+  return t.causal && limit < t.n_real ? limit : t.n_real;
+}
+
+// Which rows have scores of at most kBoundedScore, and what their maxima start with.
+template <class T> static inline void find_bounded(const SoftmaxTile<T> &t, bool *bounded) {
+  constexpr T kMost = T(kBoundedScore) * T(kBoundedScore);
+  T squares[kRows];
+  for (int row = 0; row < t.n_rows; ++row) {
+    if (row % kRows == 0)
+      squared_lengths<T, kRows>(t.queries + std::size_t(row) * t.n_dims, t.n_dims, squares);
+    const std::size_t seen = visible(t, row);
+    const T longest = seen ? t.longest[seen - 1] : T(0);
+    bounded[row] = !t.added && squares[row % kRows] * longest <= kMost;
+    t.row_max[row] = bounded[row] ? T(0) : T(-__builtin_huge_val());
+  }
+}
+
 // Largest of some scores. A NaN may be passed over: its exponential is still NaN.
 template <class T> static inline T largest(const T *scores, int n) {
   using S = Simd<T>;
@@ -65,15 +107,16 @@ template <class T> static inline T largest(const T *scores, int n) {
   return lane[0];
 }
 
-// scores[j] = 2^(scores[j] - shift); returns their sum.
-template <class T> static inline typename Simd<T>::V weights(T *scores, int n, T shift) {
+// scores[j] = power(scores[j]); returns their sum.
+template <class T, class Power>
+static inline typename Simd<T>::V weights(T *scores, int n, const Power &power) {
   using S = Simd<T>;
   using V = typename S::V;
   V sums[kVectors] = {};
   for (int j = 0; j < n; j += S::kKeys)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const V e = power_of_two<T>(S::load(scores + j + v * S::kWidth) - shift);
+      const V e = power(S::load(scores + j + v * S::kWidth));
       S::store(scores + j + v * S::kWidth, e);
       sums[v] += e;
     }
@@ -117,14 +160,11 @@ template <class T> static inline T raise_maximum(const SoftmaxTile<T> &t, int ro
 
 template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
   using S = Simd<T>;
+  using V = typename S::V;
   constexpr int kWidth = S::kWidth;
   const int n_groups = t.n_columns / S::kKeys;
-  // Keys that row `row` sees.
-  const auto visible = [&](int row) -> std::size_t {
-    const std::size_t limit = t.first_row + std::size_t(row) + 1;
-    return t.causal && limit < t.n_real ? limit : t.n_real;
-  };
-
+  bool bounded[kBlockRows];
+  find_bounded(t, bounded);
   for (std::size_t first = 0; first < t.n_keys; first += std::size_t(t.panel_keys)) {
     const std::size_t left = t.n_keys - first;
     const int panel_width = left < std::size_t(t.panel_keys) ? int(left) : t.panel_keys;
@@ -132,24 +172,30 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
     for (int start = 0; start < t.n_rows; start += kStripsAtOnce * kRows) {
       const int rows_left = t.n_rows - start;
       const int n_rows = rows_left < kStripsAtOnce * kRows ? rows_left : kStripsAtOnce * kRows;
-      const std::size_t most = visible(start + n_rows - 1);
+      const std::size_t most = visible(t, start + n_rows - 1);
       if (most <= first) continue;
       const std::size_t groups = (most - first + S::kKeys - 1) / S::kKeys * S::kKeys;
       const int width = groups < std::size_t(panel_width) ? int(groups) : panel_width;
       score_strips<T>(t.queries + std::size_t(start) * t.n_dims, panel, t.n_dims, n_rows, width, t.scores);
       T shifts[kStripsAtOnce * kRows];
+      bool normal[kStripsAtOnce * kRows];  // bounded, and nothing left out
       for (int r = 0; r < n_rows; ++r) {
-        const std::size_t limit = visible(start + r);
+        const std::size_t limit = visible(t, start + r);
         const int seen = limit <= first                       ? 0
                          : limit - first < std::size_t(width) ? int(limit - first)
                                                               : width;
         apply_mask(t, start + r, first, seen, width, t.scores + r * kScoreStride);
-        shifts[r] = largest(t.scores + r * kScoreStride, width);
+        normal[r] = bounded[start + r] && seen == width && !t.kept;
+        shifts[r] = bounded[start + r] ? T(0) : largest(t.scores + r * kScoreStride, width);
       }
-      for (int r = 0; r < n_rows; ++r) shifts[r] = raise_maximum(t, start + r, shifts[r]);
       for (int r = 0; r < n_rows; ++r)
-        accumulate(t.totals + (start + r) * kWidth,
-                   weights(t.scores + r * kScoreStride, width, shifts[r]));
+        if (!bounded[start + r]) shifts[r] = raise_maximum(t, start + r, shifts[r]);
+      for (int r = 0; r < n_rows; ++r) {
+        T *const scores = t.scores + r * kScoreStride;
+        const auto sum = normal[r] ? weights(scores, width, [](V s) { return normal_power_of_two<T>(s); })
+                                   : weights(scores, width, [&](V s) { return power_of_two<T>(s - shifts[r]); });
+        accumulate(t.totals + (start + r) * kWidth, sum);
+      }
       for (int g = 0; g < n_groups; ++g)
         for (int strip = 0; strip < n_rows; strip += kRows)
           add_values(t.scores + strip * kScoreStride,

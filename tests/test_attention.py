@@ -152,7 +152,9 @@ def test_mask_too_large_for_float32_is_minus_infinity() -> None:
     q, k, v = (a.astype(np.float32) for a in heads())
     kept = np.random.default_rng(1).random((20, 30)) < 0.7
     output = akmv.attention(q, k, v, attn_mask=np.where(kept, 0.0, -1e300))
-    np.testing.assert_array_equal(output, akmv.attention(q, k, v, attn_mask=kept))
+    infinite = np.where(kept, 0.0, -np.inf)
+    np.testing.assert_array_equal(output, akmv.attention(q, k, v, attn_mask=infinite))
+    close(output, akmv.attention(q, k, v, attn_mask=kept), 1e-6)
 
 
 @pytest.mark.parametrize(("of_key", "of_value"), [(2, 2), (1, 1), (6, 6), (3, 2)])
@@ -241,6 +243,18 @@ def test_numbers_at_the_edge_of_float32() -> None:
     np.testing.assert_array_equal(big, v[best])
     v *= np.float32(3e38) / np.abs(v).max()
     close(akmv.attention(q, k, v) / 3e38, definition(q, k, v) / 3e38, 1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-25, 1e30, 1e38])
+def test_tiny_and_huge_values(size: float) -> None:
+    """With all scores near -30 ln 2 or 30 ln 2 no value vanishes, and none becomes infinite."""
+    q, k, v = (a.astype(np.float32) for a in heads(d=1))
+    k = 1 - np.abs(k) / 100
+    v *= np.float32(size) / np.abs(v).max()
+    for score in (-20.5, 20.5):
+        q[:] = score
+        output = akmv.attention(q, k, v, scale=1.0)
+        close(output / size, definition(q, k, v, 1.0) / size, 1e-5)
 
 
 @pytest.mark.parametrize("method", ["auto", "exact"])

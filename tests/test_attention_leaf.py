@@ -116,6 +116,33 @@ def test_any_scale(isa: str, dtype: Any, scale: float) -> None:
         check(case(30, 50, 5, 4, dtype, is_causal=is_causal) | {"scale": scale}, isa)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("mask", [None, "truth", "numbers"])
+def test_rows_on_both_sides_of_a_bound(
+    isa: str, dtype: Any, mask: str | None, is_causal: bool
+) -> None:
+    """Scores up to 30 ln 2 are taken as they are, others less their maximum.
+
+    In one dimension the bound is reached. Each row also alone: other queries do not count.
+    """
+    a = case(60, 300, 5, 1, dtype, is_causal=is_causal)
+    a["keys"] = np.clip(a["keys"], -1, 1)
+    a["queries"] = np.linspace(-200, 200, 60).reshape(1, 60, 1).astype(dtype)
+    a["scale"] = np.log(2)
+    if mask is not None:
+        kept = np.random.default_rng(0).random((1, 60, 300)) < 0.5
+        a["mask"] = kept if mask == "truth" else np.where(kept, 1, -np.inf).astype(dtype)
+    check(a, isa)
+    whole = leaves.attention(**a, isa=isa).out
+    if not is_causal:
+        for row in range(60):
+            part = a | {"queries": a["queries"][:, row : row + 1].copy()}
+            if mask is not None:
+                part["mask"] = a["mask"][:, row : row + 1].copy()
+            alone = leaves.attention(**part, isa=isa).out
+            np.testing.assert_array_equal(whole[:, row], alone[:, 0])
+
+
 def test_huge_scores(isa: str, dtype: Any) -> None:
     """Scores of +-1e4 neither overflow nor make a row empty: the largest is taken out first."""
     a = case(30, 300, 5, 4, dtype)
@@ -159,3 +186,6 @@ def test_causal_rows_do_not_see_later_keys(isa: str, dtype: Any) -> None:
     after = leaves.attention(**a, isa=isa).out
     np.testing.assert_array_equal(before[0, :100], after[0, :100])
     assert np.isnan(after[0, 100:]).all()
+    a["keys"][0, 100:] = 1e3
+    after = leaves.attention(**a, isa=isa).out
+    np.testing.assert_array_equal(before[0, :100], after[0, :100])

@@ -382,8 +382,11 @@ def _wide_enough(
 
 
 def _scaled_values(values: Array, most: float, n_keys: int) -> tuple[Array, int]:
-    """Values so small that sums of them are finite, and the exponent of two taken out."""
-    if most * max(n_keys, 1) <= float(np.finfo(values.dtype).max) / 4:
+    """Values neither so large nor so small that sums of them do harm; the exponent taken out."""
+    room = 2.0**32  # weights are between 2^-30 and 2^30, or at most 1
+    limits = np.finfo(values.dtype)
+    sums_are_finite = most * max(n_keys, 1) <= float(limits.max) / room
+    if sums_are_finite and (most == 0 or most >= float(limits.tiny) * room):
         return values, 0
     exponent = math.frexp(most)[1]
     return np.ldexp(values, -exponent), exponent

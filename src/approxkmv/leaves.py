@@ -951,7 +951,7 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
 
 
 def power_of_two(x: Array, *, isa: str | None = None) -> Array:
-    """Powers of two as attention computes its weights, for exponents up to 0: below 2 ulp."""
+    """Powers of two as attention computes its weights, for exponents below 127: below 2 ulp."""
     out = np.empty_like(x)
     _core.power_of_two(x, out, isa or ISA)
     return out
