@@ -8,10 +8,13 @@
 // depends on nothing but its own query, keys, values and mask: the same bits in any batch and for
 // any number of threads. A row that sees no key is 0.
 //
+// What is packed is looked at while it is in the cache: the caller learns whether all was finite.
+//
 // |s_ij| is at most |scale| |q_i| times the largest |k_j|. Where that is small, exponentials of the
 // scores as they are neither overflow nor vanish, and no maximum is looked for.
 #pragma once
 
+#include "magnitude.hpp"
 #include "pack.hpp"
 #include "product.hpp"
 #include "softmax_tile.hpp"
@@ -37,6 +40,7 @@ template <class T> struct Attention {
   std::size_t mask_rows;      // m or 1
   T *out;                     // [head][m][r]
   T *log_normalizer;          // [head][m]
+  T *largest;  // [3] magnitudes of queries, keys and values; not a number if one is not finite
 };
 
 template <class T> class AttentionRunner {
@@ -63,10 +67,10 @@ template <class T> class AttentionRunner {
   /// False if it was stopped.
   bool run() {
     const std::size_t n_panels = (n_keys_ + panel_keys_ - 1) / panel_keys_;
-    const auto pack = [&](std::size_t task, int) {
+    const auto pack = [&](std::size_t task, int slot) {
       const std::size_t set = task / n_panels, start = task % n_panels * panel_keys_;
-      if (set < a_.n_key_sets) pack_keys(set, start);
-      if (set < a_.n_value_sets) pack_values(set, start);
+      if (set < a_.n_key_sets) pack_keys(set, start, spaces_[slot]);
+      if (set < a_.n_value_sets) pack_values(set, start, spaces_[slot]);
     };
     if (!parallel_for(std::max(a_.n_key_sets, a_.n_value_sets) * n_panels, n_threads_, pack, poll_))
       return false;
@@ -76,12 +80,15 @@ template <class T> class AttentionRunner {
         *at = std::max(at[-1], *at);
       }
     // Blocks from the last to the first: with `causal` the long ones must not come at the end.
-    return parallel_for(
+    const bool finished = parallel_for(
         a_.n_heads * n_blocks_, n_threads_,
         [&](std::size_t task, int slot) {
           run_block(task / n_blocks_, n_blocks_ - 1 - task % n_blocks_, spaces_[slot]);
         },
         poll_);
+    for (const Space &space : spaces_)
+      for (int i = 0; i < 3; ++i) keep_larger(a_.largest[i], space.largest[i]);
+    return finished;
   }
 
  private:
@@ -90,6 +97,7 @@ template <class T> class AttentionRunner {
   /// Scratch of one thread and the sums of one block.
   struct Space {
     Buffer<T> queries, scores, products, totals, row_max;
+    T largest[3] = {};  // magnitudes of queries, keys and values
 
     explicit Space(const AttentionRunner &runner)
         : queries(kBlockRows * runner.a_.d + runner.k_.width),  // read by whole vectors
@@ -113,19 +121,27 @@ template <class T> class AttentionRunner {
     return std::min<std::size_t>(kBlockRows, std::max(kFewest, wanted));
   }
 
-  void pack_keys(std::size_t set, std::size_t start) {
+  void pack_keys(std::size_t set, std::size_t start, Space &space) {
     const Points<T> points{a_.keys + set * a_.n * a_.d, a_.n, a_.d, nullptr, 1.0};
     const std::size_t last = std::min<std::size_t>(a_.n, start + panel_keys_);
     pack_points(points, nullptr, start, last - start, no_shift_.data(), k_, k_.group_keys,
                 keys_ + (set * n_keys_ + start) * a_.d);
     k_.key_lengths(keys_ + (set * n_keys_ + start) * a_.d, a_.d, round_up(last - start, k_.group_keys),
                    longest_.data() + set * n_keys_ + start);
+    look_at(points.data + start * a_.d, (last - start) * a_.d, space.largest[1]);
   }
 
-  void pack_values(std::size_t set, std::size_t start) {
+  void pack_values(std::size_t set, std::size_t start, Space &space) {
     const std::size_t width = std::min<std::size_t>(panel_keys_, n_keys_ - start);
-    pack_many_columns(a_.values + set * a_.n * a_.r, a_.r, start, std::min(a_.n, start + width), width,
-                      k_.group_keys, values_ + (set * n_keys_ + start) * n_columns_);
+    const std::size_t last = std::min(a_.n, start + width);
+    const T *const values = a_.values + set * a_.n * a_.r;
+    pack_many_columns(values, a_.r, start, last, width, k_.group_keys,
+                      values_ + (set * n_keys_ + start) * n_columns_);
+    look_at(values + start * a_.r, (last - start) * a_.r, space.largest[2]);
+  }
+
+  void look_at(const T *x, std::size_t n, T &largest) const {
+    keep_larger(largest, k_.largest_magnitude(x, n));
   }
 
   void run_block(std::size_t head, std::size_t block, Space &space) const {
@@ -135,6 +151,7 @@ template <class T> class AttentionRunner {
     const Points<T> points{a_.queries + std::size_t(use[0]) * a_.m * a_.d, a_.m, a_.d, nullptr,
                            a_.scale * kLog2E};
     pack_points(points, nullptr, first, n_rows, no_shift_.data(), k_, k_.rows, space.queries.get());
+    look_at(points.data + first * a_.d, n_rows * a_.d, space.largest[0]);
 
     SoftmaxTile<T> tile{};
     tile.queries = space.queries.get();

@@ -495,7 +495,8 @@ void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> 
                     Matrix<const std::int64_t> heads, double scale, bool causal,
                     std::optional<Heads<const T>> added,
                     std::optional<Heads<const unsigned char>> kept, Heads<T> out,
-                    Matrix<T> log_normalizer, const std::string &isa, int n_threads) {
+                    Matrix<T> log_normalizer, Vector<T> largest, const std::string &isa,
+                    int n_threads) {
   const Attention<T> problem{queries.data(),
                              keys.data(),
                              values.data(),
@@ -513,7 +514,8 @@ void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> 
                              kept ? kept->data() : nullptr,
                              added ? added->shape(1) : kept ? kept->shape(1) : 0,
                              out.data(),
-                             log_normalizer.data()};
+                             log_normalizer.data(),
+                             largest.data()};
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) { return attention(problem, table, n_threads, poll); });
 }
@@ -522,7 +524,7 @@ template <class T> void bind_attention_for(nb::module_ &m) {
   m.def("attention", &bind_attention<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "values"_a.noconvert(), "heads"_a.noconvert(), "scale"_a, "causal"_a,
         "added"_a.noconvert().none(), "kept"_a.noconvert().none(), "out"_a.noconvert(),
-        "log_normalizer"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "log_normalizer"_a.noconvert(), "largest"_a.noconvert(), "isa"_a, "n_threads"_a);
 }
 
 template <class T> void bind_typed(nb::module_ &m) {

@@ -11,6 +11,11 @@
 
 namespace akmv {
 
+/// The larger of two magnitudes in `most`; not a number if one is not.
+template <class T> void keep_larger(T &most, T other) {
+  if (!(other <= most)) most = std::isnan(most) ? most : other;
+}
+
 /// Not a number if an entry is not finite. Returns false if `poll` stopped it.
 template <class T>
 bool largest_magnitude(const T *x, std::size_t n, const TypedKernels<T> &kernels, int n_threads,
@@ -25,8 +30,7 @@ bool largest_magnitude(const T *x, std::size_t n, const TypedKernels<T> &kernels
       },
       poll);
   out = 0;
-  for (const T part : parts)
-    if (!(part <= out)) out = std::isnan(out) ? out : part;
+  for (const T part : parts) keep_larger(out, part);
   return finished;
 }
 

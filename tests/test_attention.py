@@ -257,6 +257,17 @@ def test_tiny_and_huge_values(size: float) -> None:
         close(output / size, definition(q, k, v, 1.0) / size, 1e-5)
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("n", [30, 8000])
+def test_entries_must_be_finite(name: str, n: int) -> None:
+    """Found on the way where that is short, before anything else where it is not."""
+    inputs = dict(zip(("query", "key", "value"), heads(2, m=n, n=n, d=64, r=64), strict=True))
+    inputs[name][1, 7, 2] = np.nan
+    for method in ("auto", "exact"):
+        with pytest.raises(ValueError, match=rf"{name} must be finite.*{name}\[1, 7, 2\] is nan"):
+            akmv.attention(**inputs, method=method, is_causal=True)
+
+
 @pytest.mark.parametrize("method", ["auto", "exact"])
 def test_threads_and_batches_give_the_same_bits(method: str) -> None:
     q, k, v = heads(2, 3, m=100, n=300, d=16)

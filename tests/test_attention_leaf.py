@@ -56,7 +56,8 @@ def check(a: Args, isa: str, *, n_threads: int = 1) -> None:
     got = leaves.attention(**a, isa=isa, n_threads=n_threads)
     want = reference.attention(**a)
     assert got.out.shape == want.out.shape
-    assert got.out.dtype == got.log_normalizer.dtype == a["keys"].dtype
+    assert got.out.dtype == got.log_normalizer.dtype == got.largest.dtype == a["keys"].dtype
+    np.testing.assert_array_equal(got.largest, want.largest)
     for head, (_, _, value_of, _) in enumerate(a["heads"]):
         off, off_log = bound(a, head)
         most = np.abs(a["values"][value_of]).max(axis=0, initial=0.0).astype(np.float64)
@@ -141,6 +142,22 @@ def test_rows_on_both_sides_of_a_bound(
                 part["mask"] = a["mask"][:, row : row + 1].copy()
             alone = leaves.attention(**part, isa=isa).out
             np.testing.assert_array_equal(whole[:, row], alone[:, 0])
+
+
+@pytest.mark.parametrize("which", ["queries", "keys", "values"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_reported(isa: str, dtype: Any, which: str, bad: float) -> None:
+    """Wherever it stands, and nothing is said of the others."""
+    for head, row, column in [(0, 0, 0), (1, 129, 32), (1, 64, 7)]:
+        a = case(130, 130, 33, 33, dtype, n_heads=2)
+        a[which][head, row, column] = bad
+        for n_threads in (1, 2):
+            got = leaves.attention(**a, isa=isa, n_threads=n_threads).largest
+            wanted = [
+                np.nan if name == which else np.abs(a[name]).max()
+                for name in ("queries", "keys", "values")
+            ]
+            np.testing.assert_array_equal(got, np.array(wanted, dtype))
 
 
 def test_huge_scores(isa: str, dtype: Any) -> None:

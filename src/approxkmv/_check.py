@@ -217,6 +217,8 @@ def _computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _number(value: Any, name: str) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, bool | np.bool_ | str | bytes | complex) or np.ndim(value) != 0:
         raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
     try:

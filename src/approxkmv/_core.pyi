@@ -38,6 +38,7 @@ def attention(
     kept: npt.NDArray[np.uint8] | None,
     out: Array,
     log_normalizer: Array,
+    largest: Array,
     isa: str,
     n_threads: int,
 ) -> None: ...

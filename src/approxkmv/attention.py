@@ -6,16 +6,16 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
-from typing import Any, Literal, overload
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check, leaves
 from approxkmv._check import Rng
-from approxkmv._heads import Heads, arrange
+from approxkmv._heads import Heads, Mask, arrange
 from approxkmv._tensors import as_array, as_tensor, is_tensor
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AssumptionWarning
@@ -24,6 +24,7 @@ from approxkmv.leaves import Array, Index
 from approxkmv.rounding import attention_bound, measured_attention_error, norm
 
 METHODS = ("auto", "exact", "sampled", "paper")
+_NAMES = ("query", "key", "value")
 
 
 @overload
@@ -145,9 +146,8 @@ def attention(
     >>> bool(np.allclose(output[..., 0, :], np.repeat(value, 4, axis=1)[..., 0, :]))
     True
     """
-    inputs = query, key, value
-    names = "query", "key", "value"
-    arrays = [_check.matrices(as_array(a, n), n) for a, n in zip(inputs, names, strict=True)]
+    given = query, key, value
+    arrays = {n: _check.matrices(as_array(a, n), n) for n, a in zip(_NAMES, given, strict=True)}
     mask = None if attn_mask is None else _check.mask(as_array(attn_mask, "attn_mask"))
     scale = None if scale is None else _check.number(scale, "scale")
     is_causal = _check.truth(is_causal, "is_causal")
@@ -157,31 +157,57 @@ def attention(
     method = _check.one_of(method, "method", METHODS)
     rng = _check.seed(rng)
     n_threads = _check.threads(n_threads)
-    most = [_check.finite(a, name, n_threads) for a, name in zip(arrays, names, strict=True)]
-    dtype = np.result_type(*arrays)
-    reach = most[0] * most[1] * arrays[0].shape[-1] * max(abs(1.0 if scale is None else scale), 1.0)
-    computing = _wide_enough(most[0], most[1], reach, dtype)
-    q, k, v = (a.astype(computing, copy=False) for a in arrays)
-    if mask is not None and mask.dtype != np.bool_:
-        with np.errstate(over="ignore"):  # -1e300 is as good as -infinity
-            mask = mask.astype(computing, copy=False)
     if scale is None:
-        scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    heads = arrange(q, k, v, mask, enable_gqa)
-    run = _Run(heads, most[2], scale, is_causal, eps, delta, rng, n_threads, return_info)
+        scale = 1 / math.sqrt(max(arrays["query"].shape[-1], 1))
+    inputs = _Inputs(arrays, mask, enable_gqa)
+    run = _Run(inputs, scale, is_causal, eps, delta, rng, n_threads, return_info)
     output, reason = run(method)
-    output = output.astype(dtype, copy=False)
-    result = as_tensor(output, inputs) if any(map(is_tensor, inputs)) else output
+    output = output.astype(inputs.dtype, copy=False)
+    result = as_tensor(output, given) if any(map(is_tensor, given)) else output
     return (result, run.info(reason)) if return_info else result
 
 
+class _Largest(NamedTuple):
+    """Largest magnitudes."""
+
+    query: float
+    key: float
+    value: float
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What was handed in; only its entries are not checked."""
+
+    arrays: dict[str, Array]
+    mask: Mask | None
+    enable_gqa: bool
+
+    @cached_property
+    def dtype(self) -> np.dtype[np.floating]:
+        """The common type."""
+        return np.result_type(*self.arrays.values())
+
+    def heads(self, computing: np.dtype[np.floating]) -> Heads:
+        """Laid out in the computing type."""
+        mask = self.mask
+        if mask is not None and mask.dtype != np.bool_:
+            with np.errstate(over="ignore"):  # -1e300 is as good as -infinity
+                mask = mask.astype(computing, copy=False)
+        query, key, value = (a.astype(computing, copy=False) for a in self.arrays.values())
+        return arrange(query, key, value, mask, self.enable_gqa)
+
+    def largest(self, n_threads: int | None) -> _Largest:
+        """From a look at every entry; an error if one is not finite."""
+        return _Largest(*(_check.finite(a, name, n_threads) for name, a in self.arrays.items()))
+
+
 class _Run:
-    """One call: heads and options, all checked."""
+    """One call: inputs and options."""
 
     def __init__(
         self,
-        heads: Heads,
-        largest_value: float,
+        inputs: _Inputs,
         scale: float,
         is_causal: bool,
         eps: float,
@@ -190,8 +216,9 @@ class _Run:
         n_threads: int | None,
         full: bool,
     ) -> None:
-        self.heads = heads
-        self.largest_value = largest_value
+        self.inputs = inputs
+        self.heads = inputs.heads(inputs.dtype)
+        self.largest_value: float | None = None  # unknown until looked for
         self.scale = scale
         self.is_causal = is_causal
         self.eps = eps
@@ -199,8 +226,7 @@ class _Run:
         self.seed = seed
         self.n_threads = n_threads
         self.full = full
-        shape = (len(heads), heads.n_queries, heads.values.shape[2])
-        self.output = np.empty(shape, heads.values.dtype)
+        self.output: Array
         self.infos: dict[int, HeadInfo | None] = {}  # of the heads that are done; None if not full
         self.seconds: dict[str, float] = {}
 
@@ -211,12 +237,13 @@ class _Run:
 
     def __call__(self, method: str) -> tuple[Array, str]:
         """Outputs, and why they were computed as they were."""
-        reason = "every pair is computed"
-        if method == "paper" and self.eps > 0:
-            reason = "Lemma 4.1 and ApproxKMV (Algorithm 3), as asked"
-            self.by_the_paper()
-        elif method in ("auto", "sampled"):
-            reason = self.sample()
+        reason = self.why_exact(method)
+        if reason is None or not self.is_short():
+            self.look()
+        shape = (len(self.heads), self.heads.n_queries, self.heads.values.shape[2])
+        self.output = np.empty(shape, self.heads.values.dtype)
+        if reason is None:
+            reason = self.by_the_paper() if method == "paper" else self.sample()
         left = np.array([h for h in range(len(self.heads)) if h not in self.infos], np.int64)
         if method == "sampled" and len(left):
             warnings.warn(
@@ -225,21 +252,58 @@ class _Run:
                 stacklevel=3,
             )
         self.compute(left)
-        shape = (*self.heads.shape, *self.output.shape[1:])
-        return self.output.reshape(shape), reason
+        return self.output.reshape(*self.heads.shape, *self.output.shape[1:]), reason
 
-    def sample(self) -> str:
-        """Sample the heads where it pays; why the others are left."""
+    def why_exact(self, method: str) -> str | None:
+        """Why every head is computed exactly, or None if that is not settled."""
+        if method == "exact":
+            return "every pair is computed"
         if self.eps == 0:
             return "no error is allowed"
+        if method == "paper":
+            return None
         if self.heads.mask is not None:
             return "masks are applied exactly"
         if self.pairs_exact == 0:
             return "there are no pairs"
-        from approxkmv.engine.attention import sampled_attention, too_few_pairs
+        from approxkmv.engine.attention import too_few_pairs
 
         if too_few_pairs(self.pairs_exact, self.is_causal):
             return "so few pairs are faster exactly"
+        return None
+
+    def is_short(self) -> bool:
+        """Whether exact attention takes less than a tenth of a second, so that errors may wait.
+
+        It finds out about the inputs on the way, which saves 2 % of the time of 1,024 tokens.
+        """
+        columns: int = self.heads.keys.shape[2] + self.heads.values.shape[2]
+        return 0 < len(self.heads) * self.pairs_exact * columns <= 2**32
+
+    def look(self) -> float:
+        """Reject numbers that are not finite and make room for large ones; the largest value."""
+        largest = self.inputs.largest(self.n_threads)
+        self.largest_value = largest.value
+        computing = _wide_enough(largest, self.reach(largest), self.inputs.dtype)
+        if computing != self.inputs.dtype:
+            self.heads = self.inputs.heads(computing)
+        return largest.value
+
+    def reach(self, largest: _Largest) -> float:
+        """Bound of the magnitude of scores."""
+        n_dims: int = self.heads.keys.shape[2]
+        return largest.query * largest.key * n_dims * max(abs(self.scale), 1.0)
+
+    def are_usual(self, largest: _Largest) -> bool:
+        """Whether exact attention in their own type was right for these inputs; not with a NaN."""
+        kind = self.heads.keys.dtype
+        scores_are_finite = self.reach(largest) <= _highest_score(kind)
+        return scores_are_finite and _needs_no_scaling(largest.value, self.heads.n_keys, kind)
+
+    def sample(self) -> str:
+        """Sample the heads where it pays; why the others are left."""
+        from approxkmv.engine.attention import sampled_attention
+
         start = time.perf_counter()
         # A seed for each head: what is drawn for one does not depend on the others.
         seeds = self.rng.integers(2**63, size=len(self.heads))
@@ -268,11 +332,7 @@ class _Run:
         if not len(heads):
             return
         start = time.perf_counter()
-        values, exponent = _scaled_values(self.heads.values, self.largest_value, self.heads.n_keys)
-        sums = replace(self.heads, values=values).exact(
-            heads, scale=self.scale, is_causal=self.is_causal, n_threads=self.n_threads
-        )
-        output = np.ldexp(sums.out, exponent) if exponent else sums.out
+        output = self.exact(heads)
         if len(heads) == len(self.heads):
             self.output = output
         else:
@@ -285,7 +345,21 @@ class _Run:
                 self.report(head, "exact", error, self.pairs_exact, {})
             self.seconds["report"] = time.perf_counter() - done
 
-    def by_the_paper(self) -> None:
+    def exact(self, heads: Index) -> Array:
+        """Outputs of these heads, with a look at the inputs where that is due."""
+        compute = partial(
+            Heads.exact, scale=self.scale, is_causal=self.is_causal, n_threads=self.n_threads
+        )
+        if self.largest_value is None:
+            sums = compute(self.heads, heads)
+            if self.are_usual(_Largest(*sums.largest.tolist())):
+                return sums.out
+        largest_value = self.look() if self.largest_value is None else self.largest_value
+        values, exponent = _scaled_values(self.heads.values, largest_value, self.heads.n_keys)
+        out = compute(replace(self.heads, values=values), heads).out
+        return np.ldexp(out, exponent) if exponent else out
+
+    def by_the_paper(self) -> str:
         """Every head through the Gaussian kernel."""
         from approxkmv.paper.attention import paper_attention
 
@@ -293,8 +367,9 @@ class _Run:
             raise ValueError('method="paper" takes neither attn_mask nor is_causal=True.')
         if self.scale <= 0:
             raise ValueError(f'method="paper" needs a positive scale, got {self.scale!r}.')
+        reason = "Lemma 4.1 and ApproxKMV (Algorithm 3), as asked"
         if self.pairs_exact == 0:
-            return
+            return reason
         start = time.perf_counter()
         for head in range(len(self.heads)):
             self.output[head], pairs, numbers = paper_attention(
@@ -308,6 +383,7 @@ class _Run:
             error = self.measured_error(head) if self.full else 0.0
             self.report(head, "paper", error, pairs, numbers)
         self.seconds["paper"] = time.perf_counter() - start
+        return reason
 
     @property
     def pairs_exact(self) -> int:
@@ -367,26 +443,36 @@ class _Run:
         return AttentionInfo(method, Plan(method, reason, numbers), infos, confidence, self.seconds)
 
 
+def _highest_score(dtype: np.dtype[np.floating]) -> float:
+    return float(np.finfo(dtype).max) / 4
+
+
 def _wide_enough(
-    query: float, key: float, reach: float, dtype: np.dtype[np.floating]
+    largest: _Largest, reach: float, dtype: np.dtype[np.floating]
 ) -> np.dtype[np.floating]:
     """The computing type, or float64 where scores up to ``reach`` would overflow float32."""
-    if reach <= float(np.finfo(dtype).max) / 4:
+    if reach <= _highest_score(dtype):
         return dtype
-    if dtype == np.float32 and reach <= float(np.finfo(np.float64).max) / 4:
-        return np.dtype(np.float64)
+    wide = np.dtype(np.float64)
+    if reach <= _highest_score(wide):
+        return wide
     raise ValueError(
         f"query and key must be small enough for their products, got entries up to "
-        f"{query:g} and {key:g}."
+        f"{largest.query:g} and {largest.key:g}."
     )
 
 
-def _scaled_values(values: Array, most: float, n_keys: int) -> tuple[Array, int]:
-    """Values neither so large nor so small that sums of them do harm; the exponent taken out."""
+def _needs_no_scaling(most: float, n_keys: int, dtype: np.dtype[np.floating]) -> bool:
+    """Whether sums of values up to ``most`` are finite, and none of the largest vanishes."""
     room = 2.0**32  # weights are between 2^-30 and 2^30, or at most 1
-    limits = np.finfo(values.dtype)
+    limits = np.finfo(dtype)
     sums_are_finite = most * max(n_keys, 1) <= float(limits.max) / room
-    if sums_are_finite and (most == 0 or most >= float(limits.tiny) * room):
+    return sums_are_finite and (most == 0 or most >= float(limits.tiny) * room)
+
+
+def _scaled_values(values: Array, most: float, n_keys: int) -> tuple[Array, int]:
+    """Values neither too large nor too small, and the exponent of two taken out."""
+    if _needs_no_scaling(most, n_keys, values.dtype):
         return values, 0
     exponent = math.frexp(most)[1]
     return np.ldexp(values, -exponent), exponent

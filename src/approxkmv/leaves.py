@@ -723,6 +723,7 @@ class AttentionSums(NamedTuple):
 
     out: Array  # (n_heads, n_queries, n_columns)
     log_normalizer: Array  # (n_heads, n_queries), -infinity for a row that sees no key
+    largest: Array  # (3,) magnitudes of queries, keys and values; NaN if one is not finite
 
 
 def attention(
@@ -742,11 +743,14 @@ def attention(
     A row of ``heads`` says which queries, keys, values and mask a head uses. The score
     :math:`s_{ij}` is ``scale`` times the inner product, plus a mask of numbers; with a mask of
     truth values only pairs where it is True count. With ``is_causal`` query i sees keys 0 to i. A
-    row that sees no key is 0.
+    row that sees no key is 0. Magnitudes are those of all keys and values and of the queries of
+    these heads; without a query they are 0.
     """
     shape = (len(heads), queries.shape[1])
     sums = AttentionSums(
-        np.empty((*shape, values.shape[2]), keys.dtype), np.empty(shape, keys.dtype)
+        np.empty((*shape, values.shape[2]), keys.dtype),
+        np.empty(shape, keys.dtype),
+        np.zeros(3, keys.dtype),
     )
     truth = mask is not None and mask.dtype == np.bool_
     _core.attention(

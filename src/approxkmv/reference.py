@@ -561,7 +561,13 @@ def attention(
         seen = totals > 0
         out[head, seen] = weights[seen] @ values[of_value].astype(np.float64) / totals[seen, None]
         log_normalizer[head, seen] = largest[seen] + np.log(totals[seen])
-    return AttentionSums(out, log_normalizer)
+    used = queries[heads[:, 0]] if queries.shape[1] else queries[:0]
+    looked_at = (used, keys, values) if used.shape[0] else ()
+    largest = np.zeros(3)
+    for i, entries in enumerate(looked_at):
+        sizes = np.abs(entries)
+        largest[i] = sizes.max(initial=0.0) if np.isfinite(sizes).all() else np.nan
+    return AttentionSums(out, log_normalizer, largest)
 
 
 def attention_pilot(
