@@ -394,6 +394,66 @@ def test_nearly_uniform_attention_is_the_mean() -> None:
     assert abs(result.estimate / result.error - 1) <= 0.25
 
 
+@functools.cache
+def long_words(n_long: int = 12) -> Head:
+    """Words that are keys. The first few are long, where others hardly vary: they see themselves.
+
+    Their scores vary less over the keys than those of most others.
+    """
+    points = gauss(N, 64, 5) * (1 + np.arange(64, dtype=np.float32)) ** -0.7
+    points *= 4 / np.linalg.norm(points, axis=1, keepdims=True)
+    points[:n_long, :32] = 0
+    points[:n_long] *= 9 / np.linalg.norm(points[:n_long], axis=1, keepdims=True)
+    return Head(points, points, gauss(N, 48, 6), 1 / 8, False)
+
+
+def test_long_words_that_see_themselves_are_among_the_sharpest_rows() -> None:
+    """Which their exact rows tell, and the scores of the longest keys; the variance does not."""
+    head = long_words()
+    moved, _, _ = engine._prepare(*head[:3], head.scale, None)
+    scores = head.scale * (head.query.astype("f8") @ head.key.astype("f8").T)
+    weights = np.exp(scores)
+    weights /= weights.sum(axis=1, keepdims=True)
+    exact = ((weights - 1 / N) ** 2).sum(axis=1)
+    assert set(np.argsort(-exact)[:12]) == set(range(12))
+    found = attention_mean._sharpness(moved, None)
+    assert set(np.argsort(-found)[:12]) == set(range(12))
+    assert found[:12] == pytest.approx(exact[:12], rel=0.5)
+    assert set(np.argsort(-scores.var(axis=1))[:1024]).isdisjoint(range(12))
+
+
+def test_the_mean_does_if_the_sharpest_rows_are_exact() -> None:
+    """Whichever rows are drawn; and what they say of the error is right."""
+    head = long_words()
+    mean = np.tile(head.value.mean(axis=0, dtype="f8").astype("f4"), (N, 1))
+    size = np.linalg.norm(head.value)
+    assert np.linalg.norm(mean - head.exact()) > 2 * 0.02 * size
+    for seed in range(12):
+        found = run(head, 0.02, seed)
+        assert found is not None
+        assert (found.output == mean).all(axis=1).mean() > 0.9
+        assert found.error <= 0.02
+        assert abs(found.estimate / found.error - 1) <= 0.25
+
+
+def test_what_a_mean_is_surely_below() -> None:
+    """The largest number met, or less if it is one of many; more than a part not met can be."""
+    assert attention_mean._mean_at_most(np.full(7, 3.0)) == 3
+    assert attention_mean._mean_at_most(np.array([0, 0, 0, 8.0])) == 8
+    assert attention_mean._mean_at_most(np.array([1.0] + 99 * [0])) == pytest.approx(0.06)
+    for n_rows, expected in ((16, 5), (64, 5), (64, 8)):
+        draws = np.random.default_rng(n_rows).random((10_000, n_rows)) < expected / n_rows
+        most = np.array([attention_mean._mean_at_most(row.astype(float)) for row in draws])
+        assert (most < expected / n_rows).mean() <= DELTA
+
+
+def test_strata_in_the_way() -> None:
+    """The fewest parts without which half of what is allowed is left."""
+    parts = np.array([0.1, 3.0, 0.3, 1.0])
+    for allowed, wanted in ((8.0, [1]), (3.0, [1]), (2.0, [1, 3]), (0.3, [1, 3, 2])):
+        assert attention_mean._in_the_way(parts, allowed).tolist() == wanted
+
+
 @pytest.mark.parametrize("guarded", [True, False])
 def test_rows_that_look_at_few_large_values_are_not_missed(
     guarded: bool, monkeypatch: pytest.MonkeyPatch
