@@ -10,8 +10,8 @@
 //
 // What is packed is looked at while it is in the cache: the caller learns whether all was finite.
 //
-// |s_ij| is at most |scale| |q_i| times the largest |k_j|. Where that is small, exponentials of the
-// scores as they are neither overflow nor vanish, and no maximum is looked for.
+// |s_ij| is at most |scale| |q_i| times the largest |k_j|. Unless that is large, no maximum of all
+// scores of a row is looked for (kRoomAbove).
 #pragma once
 
 #include "magnitude.hpp"
@@ -22,6 +22,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace akmv {
@@ -176,6 +177,7 @@ template <class T> class AttentionRunner {
     tile.row_max = space.row_max.get();
     std::fill_n(tile.products, kBlockRows * n_columns_, T(0));
     std::fill_n(tile.totals, kBlockRows * k_.width, T(0));
+    std::fill_n(tile.row_max, kBlockRows, -std::numeric_limits<T>::infinity());
     k_.softmax(tile);
 
     for (std::size_t i = 0; i < n_rows; ++i) {

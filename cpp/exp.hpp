@@ -106,7 +106,7 @@ template <class T> static inline typename Simd<T>::V normal_power_of_two(typenam
   return (halves[1] * square + halves[0] * r) * scale + scale;
 }
 
-// 2^t for t < kBias; 0 where that is no normal number.
+// 2^t for t <= kBias; 0 where that is no normal number.
 template <class T> static inline typename Simd<T>::V power_of_two(typename Simd<T>::V t) {
   return normal_power_of_two<T>(Simd<T>::at_least(t, Simd<T>::splat(T(-ExpConstants<T>::kBias))));
 }

@@ -74,17 +74,15 @@ template <class T> static inline std::size_t visible(const SoftmaxTile<T> &t, in
   return t.causal && limit < t.n_real ? limit : t.n_real;
 }
 
-// Which rows have scores of at most kBoundedScore, and what their maxima start with.
-template <class T> static inline void find_bounded(const SoftmaxTile<T> &t, bool *bounded) {
-  constexpr T kMost = T(kBoundedScore) * T(kBoundedScore);
+// What the scores of each row are at most, in magnitude; infinity if something is added to them.
+template <class T> static inline void find_reach(const SoftmaxTile<T> &t, T *reach) {
   T squares[kRows];
   for (int row = 0; row < t.n_rows; ++row) {
     if (row % kRows == 0)
       squared_lengths<T, kRows>(t.queries + std::size_t(row) * t.n_dims, t.n_dims, squares);
     const std::size_t seen = visible(t, row);
     const T longest = seen ? t.longest[seen - 1] : T(0);
-    bounded[row] = !t.added && squares[row % kRows] * longest <= kMost;
-    t.row_max[row] = bounded[row] ? T(0) : T(-__builtin_huge_val());
+    reach[row] = t.added ? T(__builtin_huge_val()) : T(__builtin_sqrt(double(squares[row % kRows]) * double(longest)));
   }
 }
 
@@ -143,8 +141,8 @@ static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t firs
   for (int j = seen; j < width; ++j) scores[j] = kNever;
 }
 
-// Takes a larger maximum into account; returns what to subtract from the scores of this row.
-template <class T> static inline T raise_maximum(const SoftmaxTile<T> &t, int row, T here) {
+// Takes a larger maximum into account.
+template <class T> static inline void raise_maximum(const SoftmaxTile<T> &t, int row, T here) {
   constexpr int kWidth = Simd<T>::kWidth;
   const T old = t.row_max[row];
   const T next = here > old || here != here ? here : old;
@@ -154,17 +152,27 @@ template <class T> static inline T raise_maximum(const SoftmaxTile<T> &t, int ro
     scale_in_place(t.products + std::size_t(row) * t.n_columns, t.n_columns, factor);
   }
   t.row_max[row] = next;
-  // A row without any key so far has next = -infinity; its exponentials are all 0.
-  return next - next == T(0) ? next : T(0);
+}
+
+// A row without any key so far has a maximum of -infinity; its exponentials are all 0.
+template <class T> static inline T to_take_out(T row_max) {
+  return row_max - row_max == T(0) ? row_max : T(0);
+}
+
+// Whether no score of a row is too far above what is taken out. What is not a number never is.
+template <class T> static inline bool is_settled(const SoftmaxTile<T> &t, int row, T reach) {
+  return reach - t.row_max[row] <= T(kRoomAbove);
 }
 
 template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr int kWidth = S::kWidth;
+  constexpr int kFewKeys = 2 * S::kKeys;
+  constexpr T kNormal = ExpConstants<T>::kBias - 1;
   const int n_groups = t.n_columns / S::kKeys;
-  bool bounded[kBlockRows];
-  find_bounded(t, bounded);
+  T reach[kBlockRows];
+  find_reach(t, reach);
   for (std::size_t first = 0; first < t.n_keys; first += std::size_t(t.panel_keys)) {
     const std::size_t left = t.n_keys - first;
     const int panel_width = left < std::size_t(t.panel_keys) ? int(left) : t.panel_keys;
@@ -177,24 +185,34 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
       const std::size_t groups = (most - first + S::kKeys - 1) / S::kKeys * S::kKeys;
       const int width = groups < std::size_t(panel_width) ? int(groups) : panel_width;
       score_strips<T>(t.queries + std::size_t(start) * t.n_dims, panel, t.n_dims, n_rows, width, t.scores);
-      T shifts[kStripsAtOnce * kRows];
-      bool normal[kStripsAtOnce * kRows];  // bounded, and nothing left out
+      T highest[kStripsAtOnce * kRows];    // of the first few keys
+      bool normal[kStripsAtOnce * kRows];  // nothing is left out, and no power of two underflows
       for (int r = 0; r < n_rows; ++r) {
         const std::size_t limit = visible(t, start + r);
         const int seen = limit <= first                       ? 0
                          : limit - first < std::size_t(width) ? int(limit - first)
                                                               : width;
         apply_mask(t, start + r, first, seen, width, t.scores + r * kScoreStride);
-        normal[r] = bounded[start + r] && seen == width && !t.kept;
-        shifts[r] = bounded[start + r] ? T(0) : largest(t.scores + r * kScoreStride, width);
+        normal[r] = seen == width && !t.kept;
+        highest[r] = is_settled(t, start + r, reach[start + r])
+                         ? t.row_max[start + r]
+                         : largest(t.scores + r * kScoreStride, width < kFewKeys ? width : kFewKeys);
       }
-      for (int r = 0; r < n_rows; ++r)
-        if (!bounded[start + r]) shifts[r] = raise_maximum(t, start + r, shifts[r]);
+      for (int r = 0; r < n_rows; ++r) {
+        const int row = start + r;
+        if (is_settled(t, row, reach[row])) continue;
+        raise_maximum(t, row, highest[r]);
+        if (!is_settled(t, row, reach[row]))
+          raise_maximum(t, row, largest(t.scores + r * kScoreStride, width));
+      }
       for (int r = 0; r < n_rows; ++r) {
         T *const scores = t.scores + r * kScoreStride;
-        const auto sum = normal[r] ? weights(scores, width, [](V s) { return normal_power_of_two<T>(s); })
-                                   : weights(scores, width, [&](V s) { return power_of_two<T>(s - shifts[r]); });
-        accumulate(t.totals + (start + r) * kWidth, sum);
+        const T shift = to_take_out(t.row_max[start + r]);
+        const bool is_normal = normal[r] && reach[start + r] + (shift < 0 ? -shift : shift) <= kNormal;
+        accumulate(
+            t.totals + (start + r) * kWidth,
+            is_normal ? weights(scores, width, [&](V s) { return normal_power_of_two<T>(s - shift); })
+                      : weights(scores, width, [&](V s) { return power_of_two<T>(s - shift); }));
       }
       for (int g = 0; g < n_groups; ++g)
         for (int strip = 0; strip < n_rows; strip += kRows)

@@ -119,15 +119,18 @@ def test_any_scale(isa: str, dtype: Any, scale: float) -> None:
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("mask", [None, "truth", "numbers"])
-def test_rows_on_both_sides_of_a_bound(
-    isa: str, dtype: Any, mask: str | None, is_causal: bool
+@pytest.mark.parametrize("ascending", [False, True])
+def test_what_is_taken_out_of_scores(
+    isa: str, dtype: Any, ascending: bool, mask: str | None, is_causal: bool
 ) -> None:
-    """Scores up to 30 ln 2 are taken as they are, others less their maximum.
+    """The largest of the first few where no other can be 60 ln 2 above it, else that of all.
 
-    In one dimension the bound is reached. Each row also alone: other queries do not count.
+    In one dimension bounds are reached. Each row also alone: other queries do not count.
     """
     a = case(60, 300, 5, 1, dtype, is_causal=is_causal)
     a["keys"] = np.clip(a["keys"], -1, 1)
+    if ascending:
+        a["keys"].sort(axis=1)
     a["queries"] = np.linspace(-200, 200, 60).reshape(1, 60, 1).astype(dtype)
     a["scale"] = np.log(2)
     if mask is not None:

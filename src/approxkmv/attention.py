@@ -463,15 +463,12 @@ def _wide_enough(
 
 
 def _needs_no_scaling(most: float, n_keys: int, dtype: np.dtype[np.floating]) -> bool:
-    """Whether sums of values up to ``most`` are finite, and none of the largest vanishes."""
-    room = 2.0**32  # weights are between 2^-30 and 2^30, or at most 1
-    limits = np.finfo(dtype)
-    sums_are_finite = most * max(n_keys, 1) <= float(limits.max) / room
-    return sums_are_finite and (most == 0 or most >= float(limits.tiny) * room)
+    """Whether sums of values up to ``most`` are finite; weights are at most 2^60."""
+    return most * max(n_keys, 1) <= float(np.finfo(dtype).max) / 2.0**62
 
 
 def _scaled_values(values: Array, most: float, n_keys: int) -> tuple[Array, int]:
-    """Values neither too large nor too small, and the exponent of two taken out."""
+    """Values so small that sums of them are finite, and the exponent of two taken out."""
     if _needs_no_scaling(most, n_keys, values.dtype):
         return values, 0
     exponent = math.frexp(most)[1]
