@@ -48,6 +48,7 @@ class Case(NamedTuple):
     load: Callable[[argparse.Namespace], Iterator[Data]]
     targets: dict[float, float]
     exact_target: float | None = None
+    below_mean: bool = False  # whether the error must be smaller than that of mean(V)
 
 
 def generated(n: int, d: int, n_heads: int, *, is_causal: bool, sharpness: float = 1.0) -> Any:
@@ -220,6 +221,12 @@ def judge(name: str, case: Case, reports: list[Report], *, judged: bool) -> Repo
         total.judge(
             Target(f"largest error / eps at eps = {eps:g}", 1.0, False), largest, judged=judged
         )
+        if case.below_mean:
+            total.judge(
+                Target(f"error at eps = {eps:g}, times that of mean(V)", 1.0, False),
+                max(r.errors[ours] / r.errors["mean(V)"] for r in reports),
+                judged=judged,
+            )
         fastest = fastest_rival(reports, eps)
         if fastest is not None:
             total.judge(
@@ -239,10 +246,10 @@ def judge(name: str, case: Case, reports: list[Report], *, judged: bool) -> Repo
 def fastest_rival(reports: list[Report], eps: float) -> tuple[str, float] | None:
     """The rival with the least total time, each head at its fastest setting that reaches eps.
 
-    Its faster run counts, against the median of ours.
+    Its faster run counts, against the median of ours. Answers that take no work are not raced.
     """
     totals = {}
-    for name in rivals.RIVALS:
+    for name in set(rivals.RIVALS) - set(rivals.FREE):
         best = []
         for report in reports:
             times = [
@@ -286,7 +293,7 @@ CASES = (
         "model heads": Case(model_heads, {0.1: 3.0, 0.03: 1.0}),
         "GloVe 16,384 sharp": Case(words(16_384, 10**-0.5), {0.1: 3.0}),
         "GloVe 32,768 sharp": Case(words(32_768, 10**-0.5), {0.1: 6.0}),
-        "GloVe 32,768 flat": Case(words(32_768, 0.1), {0.02: 15.0}),
+        "GloVe 32,768 flat": Case(words(32_768, 0.1), {0.02: 15.0}, below_mean=True),
     }
 )
 
