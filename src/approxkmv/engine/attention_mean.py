@@ -38,7 +38,7 @@ _LEAST_THAT_MATTER = 1 / 32
 # heads that the prediction takes for flat.
 # Of 15 heads with more than 1.5 times the squared error allowed predicted, the mean did for one.
 _POINTS_FOR_PREDICTION, _FIRST_ROWS, _HOPELESS = 256, 16, 1.5
-_KEYS_FOR_ORDER, _LONGEST_KEYS = 1024, 64
+_KEYS_FOR_ORDER, _LONGEST_KEYS = 1024, 32
 # Where the first rows find so much less than is allowed, a quarter of the rows is enough if they
 # find far less, too.
 _FIRST_SAY, _FEW_ROWS, _FAR_MORE = 8.0, 4, 4.0
@@ -83,7 +83,7 @@ def mean_output(
     first_say = n_queries * float(np.sort(first.squares)[:-1].mean())
     if not first_say <= _HOPELESS * allowed:
         return None
-    order = np.argsort(-_sharpness(head, n_threads), kind="stable")
+    order = np.argsort(-_sharpness(head, n_threads))
     if _FIRST_SAY * first_say <= allowed and n_sharpest >= 2 * _FEW_ROWS:
         found = _FromRows(head, spread, order, n_sharpest // _FEW_ROWS, rng, n_threads)
         if _FAR_MORE * found.surely_below().sum() <= allowed:
