@@ -186,14 +186,14 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
       const int width = groups < std::size_t(panel_width) ? int(groups) : panel_width;
       score_strips<T>(t.queries + std::size_t(start) * t.n_dims, panel, t.n_dims, n_rows, width, t.scores);
       T highest[kStripsAtOnce * kRows];    // of the first few keys
-      bool normal[kStripsAtOnce * kRows];  // nothing is left out, and no power of two underflows
+      bool whole[kStripsAtOnce * kRows];   // nothing is left out
       for (int r = 0; r < n_rows; ++r) {
         const std::size_t limit = visible(t, start + r);
         const int seen = limit <= first                       ? 0
                          : limit - first < std::size_t(width) ? int(limit - first)
                                                               : width;
         apply_mask(t, start + r, first, seen, width, t.scores + r * kScoreStride);
-        normal[r] = seen == width && !t.kept;
+        whole[r] = seen == width && !t.kept;
         highest[r] = is_settled(t, start + r, reach[start + r])
                          ? t.row_max[start + r]
                          : largest(t.scores + r * kScoreStride, width < kFewKeys ? width : kFewKeys);
@@ -208,7 +208,7 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
       for (int r = 0; r < n_rows; ++r) {
         T *const scores = t.scores + r * kScoreStride;
         const T shift = to_take_out(t.row_max[start + r]);
-        const bool is_normal = normal[r] && reach[start + r] + (shift < 0 ? -shift : shift) <= kNormal;
+        const bool is_normal = whole[r] && reach[start + r] + (shift < 0 ? -shift : shift) <= kNormal;
         accumulate(
             t.totals + (start + r) * kWidth,
             is_normal ? weights(scores, width, [&](V s) { return normal_power_of_two<T>(s - shift); })
