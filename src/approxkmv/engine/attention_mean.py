@@ -2,8 +2,8 @@ r"""Where attention is nearly uniform, the mean of all values is the answer, at 
 
 Its error is estimated from exact rows. Few rows are much sharper than others: those with scores
 that vary a lot over the keys, and those with a high score for one of the longest keys (on 32,768
-word vectors 33 rows were three quarters of the squared error, most of them the longest words, which
-look at themselves). So the rows that are expected to be the sharpest are computed and keep their
+word vectors 32 rows were 73 % of the squared error, most of them the longest words, which look at
+themselves). So the rows that are expected to be the sharpest are computed and keep their
 exact outputs; the others are drawn from strata of decreasing sharpness, each twice as large as the
 one before. A stratum in which a large error was met may hold more of them than were met, and gets
 more rows where that is what is in the way.
