@@ -454,6 +454,30 @@ def test_strata_in_the_way() -> None:
         assert attention_mean._in_the_way(parts, allowed).tolist() == wanted
 
 
+def test_strata_looked_at_more_closely() -> None:
+    """They get four times as many rows, or as many more as they have; all are exact, none lost."""
+    head = long_words()
+    moved, squares, _ = engine._prepare(*head[:3], head.scale, None)
+    spread = float(squares.mean()) * moved.value_factor**2
+    rng = np.random.default_rng(0)
+    found = attention_mean._FromRows(moved, spread, np.arange(N), 16, rng, None)
+    sizes = [len(stratum) for stratum in found.strata]
+    assert sizes == [16 * 2**i for i in range(8)]
+    assert [len(errors) for errors in found.errors] == 8 * [4]
+    found.look_closer(np.array([0, 5]))
+    found.look_closer(np.array([0]))
+    wanted = [16 + 16, 4, 4, 4, 4, 16, 4, 4]
+    assert [len(errors) for errors in found.errors] == wanted
+    assert [len(errors) for errors in found.at_least] == wanted
+    assert len(found.rows) == 16 + sum(wanted)
+    exact = exact_of(head)
+    np.testing.assert_allclose(found.outputs, exact[found.rows], atol=1e-5)
+    mean = head.value.mean(axis=0, dtype="f8")
+    errors = moved.value_factor**2 * ((exact - mean) ** 2).sum(axis=1)
+    for stratum, drawn in zip(found.strata, found.errors, strict=True):
+        assert np.isclose(drawn[:, None], errors[stratum], rtol=1e-3).any(axis=1).all()
+
+
 @pytest.mark.parametrize("guarded", [True, False])
 def test_rows_that_look_at_few_large_values_are_not_missed(
     guarded: bool, monkeypatch: pytest.MonkeyPatch
