@@ -36,9 +36,11 @@ template <class T> struct Tile {
   const T *smooth;
   const T *query_scale;  // [kBlockRows]
   // Null, or three columns [column][panel][key], for one column x: with z = slope * s_ij and e the
-  // exponential, sums of e x, of e^2 times the first, of e z^k times the second for k = 0, 1, 2 and of
-  // z^k times the third for k = 0 to 4 are all there is in `lanes`. `values` and `largest` are filled.
+  // exponential, sums of e x, of e^2 times the first and, where e is below `threshold`, of e z^k times
+  // the second for k = 0, 1, 2 and of z^k times the third for k = 0 to 4 are all there is in `lanes`.
+  // `values` and `largest` are filled.
   const T *power_x;
+  T threshold;
   std::size_t n_dims;
   std::size_t n_keys;  // padded to a multiple of the group
   int panel_keys;      // keys per panel (the last may have fewer), a multiple of the group

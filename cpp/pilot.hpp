@@ -16,8 +16,8 @@ template <class T> struct PilotRows {
   const T *x;        // [keys], or null
   T threshold;       // pairs with a value from here on are listed
   // Out [tile][row] sums of K^2 times the weights. With x out [tile][row][kPowerSums]: K x, K^2 times the
-  // weights and, with D = e^-u e^-v and z as in smooth.hpp, the weights times K D z^k for k = 0, 1, 2
-  // and times D^2 z^k for k = 0 to 4.
+  // weights and, over keys that are not near, with D = e^-u e^-v and z as in smooth.hpp, the weights
+  // times K D z^k for k = 0, 1, 2 and times D^2 z^k for k = 0 to 4.
   double *sums;
 };
 
@@ -80,6 +80,7 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
         tile.panel_keys = kPanelKeys;
         tile.slope = g.slope;
         tile.ceiling = T(0);
+        tile.threshold = pilot.threshold;
         tile.differences = g.differences;
         tile.scores = s.scores.get();
         tile.lanes = s.lanes.get();

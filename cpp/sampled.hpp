@@ -7,9 +7,11 @@
 //
 // For one column a smooth part C of K may be taken out first (smooth.hpp):
 //
-//   y_i += sum_j C_ij x_j (1 - [j drawn] / pi_j)
+//   y_i += sum_{j not found for i} C_ij x_j (1 - [j drawn] / pi_j)
 //
-// which is 0 on average, and makes the variance that of K - C, or of C where a pair was found.
+// which is 0 on average, and makes the variance that of K - C. A found pair is its exact term and
+// nothing else: were C left in there, only a draw could balance it, and a draw of probability 1e-11
+// never comes.
 #pragma once
 
 #include "philox.hpp"
@@ -80,7 +82,8 @@ template <class T> class Sampler {
           const TypedKernels<T> &kernels, int n_threads)
       : g_(geometry), plan_(plan), found_(found), smooth_(smooth), x_(x), n_columns_(n_columns),
         k_(kernels),
-        panel_keys_(cut_keys<T>(kChunkKeys, g_.keys.d, 1, k_.group_keys).panel_keys) {
+        panel_keys_(cut_keys<T>(kChunkKeys, g_.keys.d, 1, k_.group_keys).panel_keys),
+        of_key_(smooth_.moments ? polynomials_of_keys() : std::vector<OfKey>()) {
     std::int64_t most = 0;
     for (std::size_t b = 0; b < plan_.n_blocks; ++b)
       most = std::max(most, plan_.block_start[b + 1] - plan_.block_start[b]);
@@ -116,7 +119,7 @@ template <class T> class Sampler {
     for (std::size_t i = 0; i < n_rows; ++i) {
       double *row = s.sums.get() + n_sums * i;
       fetch_ahead(rows + i, n_rows - i, s);
-      correct(rows[i], s, row);
+      correct(rows[i], block, s, row);
       std::copy_n(row, n_columns_, sums.out + std::size_t(rows[i]) * n_columns_);
       sums.variance[rows[i]] = row[n_columns_];
       sums.mass[rows[i]] = row[n_columns_ + 1];
@@ -136,7 +139,6 @@ template <class T> class Sampler {
     std::vector<T> inverse_of, variance_of, mass_of;   // [key], 0 where not drawn
     Drawn<T> drawn;
     std::vector<T> polynomials;          // [drawn][power], of keys whose squares are summed
-    std::vector<std::int32_t> place_of;  // [key] in the list of drawn keys, where drawn
     Moments<T> moments;
 
     Space(std::size_t n_rows, const Points<T> &keys_, std::size_t n_columns, bool has_smooth,
@@ -157,9 +159,26 @@ template <class T> class Sampler {
           inverse_of(keys_.n, T(0)),
           variance_of(keys_.n, T(0)),
           mass_of(keys_.n, T(0)),
-          place_of(has_smooth ? keys_.n : 0),
           moments(has_smooth ? keys_.d : 0, kernels) {}
   };
+
+  /// What C needs to know of a key, in one place of memory.
+  struct OfKey {
+    double shift;       // half its squared norm over sigma^2
+    float scale;        // e^-shift
+    std::int32_t tile;  // whose coefficients it has
+  };
+
+  std::vector<OfKey> polynomials_of_keys() const {
+    std::vector<OfKey> of_key(g_.keys.n);
+    for (std::size_t t = 0; t < plan_.n_tiles; ++t)
+      for (std::int64_t k = plan_.tile_start[t]; k < plan_.tile_start[t + 1]; ++k) {
+        const std::size_t key = std::size_t(plan_.key_order[k]);
+        const double shift = g_.key_shift[key];
+        of_key[key] = {shift, float(std::exp(-shift)), std::int32_t(t)};
+      }
+    return of_key;
+  }
 
   double squared_length(std::int32_t key) const {
     double sum = 0;
@@ -170,9 +189,13 @@ template <class T> class Sampler {
     return sum;
   }
 
+  const float *coefficients_of(std::size_t block) const {
+    return smooth_.coefficients + block * plan_.n_tiles * kSmoothTerms;
+  }
+
   /// The polynomials of the drawn keys, in the order they were drawn in.
   void make_polynomials(std::size_t block, Space &s) const {
-    const float *coefficients = smooth_.coefficients + block * plan_.n_tiles * kSmoothTerms;
+    const float *coefficients = coefficients_of(block);
     const std::size_t n_drawn = s.drawn.keys.size();
     s.polynomials.resize(n_drawn * kSmoothTerms);
     for (std::size_t k = 0; k < n_drawn; ++k) {
@@ -181,7 +204,6 @@ template <class T> class Sampler {
       const double scale = std::exp(-g_.key_shift[key]);
       for (int p = 0; p < kSmoothTerms; ++p)
         s.polynomials[k * kSmoothTerms + p] = T(double(of_tile[p]) * scale);
-      s.place_of[key] = std::int32_t(k);
     }
   }
 
@@ -301,31 +323,43 @@ template <class T> class Sampler {
       const auto key = std::size_t(found_.cols[p]);
       __builtin_prefetch(&s.inverse_of[key]);
       __builtin_prefetch(x_ + key * n_columns_);
+      if (smooth_.moments) __builtin_prefetch(&of_key_[key]);
     }
   }
 
-  /// Found pairs are counted exactly: what the draws said of them is taken out again.
-  void correct(std::int32_t row, const Space &s, double *sums) const {
+  /// Found pairs are counted exactly: what the draws and the smooth part said of them is taken out.
+  void correct(std::int32_t row, std::size_t block, const Space &s, double *sums) const {
+    const bool has_smooth = smooth_.moments != nullptr;
+    const SmoothRow of_row = has_smooth ? smooth_row(row, block) : SmoothRow{};
     for (auto p = found_.indptr[row]; p < found_.indptr[row + 1]; ++p) {
       const std::int32_t key = found_.cols[p];
       const double value = double(found_.values[p]), inverse = double(s.inverse_of[key]);
+      const double left = has_smooth ? value - of_row.at(of_key_[key], value) : value;
       const T *x = x_ + std::size_t(key) * n_columns_;
-      for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += value * (1 - inverse) * double(x[c]);
+      // K, less what was summed: C (1 - 1/pi) + K / pi.
+      for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += left * (1 - inverse) * double(x[c]);
       if (inverse == 0) continue;
-      // What was summed is (K - C)^2; what is left of a found pair is C^2.
-      const double square = value * (value - 2 * smooth_value(row, key, value, s));
-      sums[n_columns_] -= square * double(s.variance_of[key]);
-      sums[n_columns_ + 1] -= square * double(s.mass_of[key]);
+      sums[n_columns_] -= left * left * double(s.variance_of[key]);
+      sums[n_columns_ + 1] -= left * left * double(s.mass_of[key]);
     }
   }
 
-  /// C at a pair whose key was drawn, from the value of K there.
-  double smooth_value(std::int32_t row, std::int32_t key, double value, const Space &s) const {
-    if (!smooth_.moments || !(value > 0)) return 0;
-    const double u = g_.query_shift[row], z = std::log(value) + u + g_.key_shift[key];
-    const T *c = s.polynomials.data() + std::size_t(s.place_of[key]) * kSmoothTerms;
-    const double scale = std::exp(-u);
-    return scale > 0 ? scale * (double(c[0]) + z * (double(c[1]) + z * double(c[2]))) : 0;
+  /// C in one row, at keys where the value of K is known.
+  struct SmoothRow {
+    double shift, scale;
+    const float *coefficients;  // [tile][power]
+
+    double at(const OfKey &key, double value) const {
+      if (!(value > 0) || !(scale > 0)) return 0;
+      const float *c = coefficients + std::size_t(key.tile) * kSmoothTerms;
+      const double z = std::log(value) + shift + key.shift;
+      return scale * double(key.scale) * (double(c[0]) + z * (double(c[1]) + z * double(c[2])));
+    }
+  };
+
+  SmoothRow smooth_row(std::int32_t row, std::size_t block) const {
+    const double shift = g_.query_shift[row];
+    return {shift, std::exp(-shift), coefficients_of(block)};
   }
 
   const Geometry<T> &g_;
@@ -336,6 +370,7 @@ template <class T> class Sampler {
   const std::size_t n_columns_;
   const TypedKernels<T> &k_;
   const int panel_keys_;
+  const std::vector<OfKey> of_key_;  // [key], with a smooth part
   std::vector<Space> spaces_;
 };
 

@@ -199,7 +199,7 @@ static inline T exponentials_and_powers(const Tile<T> &t, std::size_t at_key, T 
   using S = Simd<T>;
   using V = typename S::V;
   const T *key_shift = t.key_shift + at_key, *x = t.x + at_key, *power_x = t.power_x + at_key;
-  const V top = S::splat(t.ceiling);
+  const V top = S::splat(t.ceiling), threshold = S::splat(t.threshold);
   V largest = {};
   for (int k = 0; k < kPowerSums; ++k) sums[k] = V{};
   for (int j = 0; j < n; j += S::kWidth) {
@@ -209,11 +209,11 @@ static inline T exponentials_and_powers(const Tile<T> &t, std::size_t at_key, T 
     largest = e > largest ? e : largest;
     sums[0] += e * S::load(x + j);
     sums[1] += e * e * S::load(power_x + j);
-    V term = e * S::load(power_x + t.n_keys + j);
+    V term = e < threshold ? e * S::load(power_x + t.n_keys + j) : V{};
     sums[2] += term;
     sums[3] += term *= z;
     sums[4] += term * z;
-    term = S::load(power_x + 2 * t.n_keys + j);
+    term = e < threshold ? S::load(power_x + 2 * t.n_keys + j) : V{};
     sums[5] += term;
 #pragma GCC unroll 4
     for (int k = 6; k < kPowerSums; ++k) sums[k] += term *= z;

@@ -268,7 +268,7 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
             square = (e[:, keys] ** 2 * relative) @ weights[keys].astype(np.float64)
             assert (np.abs(got.squares[tile] - want.squares[tile]) <= square + flushed).all()
         if not differences:
-            check_powers(got, want, a, rows, tiles, weights, args[-1])
+            check_powers(got, want, a, rows, tiles, weights, args[-1], threshold)
         found, wanted = np.zeros((2, len(rows), n), np.int64)
         np.add.at(found, (got.near_row, got.near_col), 1)
         wanted[want.near_row, want.near_col] = 1
@@ -298,10 +298,12 @@ def check_powers(
     tiles: list[np.ndarray],
     weights: np.ndarray,
     x: np.ndarray,
+    threshold: float,
 ) -> None:
-    """Products and weighted powers within rounding of the twin's.
+    """Products and weighted powers, the latter without near pairs, within rounding of the twin's.
 
-    A score is off by as much as the exponent; its k-th power by k times that and its own size.
+    A score is off by as much as the exponent; its k-th power by k times that and its own size. A
+    value within rounding of the threshold may count or not.
     """
     unit = float(np.finfo(x.dtype).eps) / 2
     t, error = (part[rows] for part in exponents(a))
@@ -315,6 +317,9 @@ def check_powers(
     assert got.powers is not None
     assert want.powers is not None
     scale, z = (part[rows] for part in reference._smooth_terms(geometry_of(a)))
+    above = t - np.log(threshold)
+    at_floor = np.abs(above) <= error + unit * abs(np.log(threshold))
+    scale = np.where(at_floor | (above < 0), scale, 0.0)
     most = np.abs(z) + np.where(np.isfinite(error), error, 0.0)
     for place in range(8):
         power = place if place < 3 else place - 3
@@ -323,6 +328,7 @@ def check_powers(
         change = term * relative + power * term / np.maximum(most, 1e-3) * np.where(
             scale > 0, error, 0.0
         )
+        change += np.where(at_floor, term, 0.0)
         for tile, keys in enumerate(tiles):
             allowed = change[:, keys] @ weights[keys].astype(np.float64)
             off = np.abs(got.powers[tile, :, place] - want.powers[tile, :, place])
@@ -735,15 +741,18 @@ def test_sampled_product_without_a_smooth_part(isa: str, dtype: Any, share: floa
             bound = (e * relative) @ (size * inverse) * (1 + 2 * share)
             bound += (n + 8) * unit * (e @ size) + unit * np.abs(want.out[rows, 0]) + flushed
             bound += (part * (2 * n + 4 * d + 40) * unit) @ (size * (1 + inverse))
-            assert (np.abs(got.out[rows, 0] - want.out[rows, 0]) <= bound).all()
-            signed = scale[rows] * np.polynomial.polynomial.polyval(
-                z[rows], coefficients[:, None, :], tensor=False
-            )
             # The score of a found pair is worked out from its value, in float32.
             depth = np.where(np.isfinite(t[rows]), np.abs(t[rows]), 0.0)
             single = np.finfo(np.float32).eps * (2 + depth) * (share > 0)
             slope = scale[rows] * (g1 + 2 * g2 * reach[rows])
-            off = e * (relative + single) + part * relative + slope * (error[rows] + single)
+            of_found = slope * (error[rows] + single) + part * single
+            bound += share * (of_found @ (size * (1 + inverse)))
+            assert (np.abs(got.out[rows, 0] - want.out[rows, 0]) <= bound).all()
+            signed = scale[rows] * np.polynomial.polynomial.polyval(
+                z[rows], coefficients[:, None, :], tensor=False
+            )
+            off = e * (relative + single) + part * (relative + single)
+            off += slope * (error[rows] + single)
             for estimate, wanted, of_key in (
                 (got.variance, want.variance, size**2 * inverse**2 * (1 - pi)),
                 (got.mass, want.mass, size**2 * inverse * (1 - pi)),

@@ -245,6 +245,7 @@ def pilot_rows(
     if x is None:
         return pilot
     scale, z = (part[rows] for part in _smooth_terms(geometry))
+    scale = np.where(values < threshold, scale, 0.0)
     powers = [sums(values * scale * z**k) for k in range(3)]
     powers += [sums(scale**2 * z**k) for k in range(5)]
     return pilot._replace(
@@ -436,9 +437,11 @@ def sampled_product(
         for row, of_row in zip(rows, part, strict=True):
             near = found.cols[found.indptr[row] : found.indptr[row + 1]]
             value = found.values[found.indptr[row] : found.indptr[row + 1]].astype(np.float64)
-            y[row] += exponentials[row] @ weight + value @ (signed[near] - weight[near])
+            # The score of a found pair comes from its value: none where that underflows.
+            found_rest = value - np.where(value > 0, of_row[near], 0.0)
+            y[row] += exponentials[row] @ weight + found_rest @ (signed[near] - weight[near])
             squares = (exponentials[row] - of_row) ** 2
-            squares[near] += (2 * of_row[near] - value) * value
+            squares[near] -= found_rest**2
             variance[row] = squares @ spread
             mass[row] = squares @ left
     return SampledSums(y, variance, mass, n_drawn)

@@ -239,6 +239,32 @@ def test_hostile_data(name: str, kind: str) -> None:
         assert run(data, x, eps).error <= eps
 
 
+@pytest.mark.parametrize("kind", ["ones", "cauchy", "lognormal", "magnitudes"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_polynomial_that_equals_the_kernel(kind: str, dtype: Any) -> None:
+    """64 one-hot points repeated: two inner products, which three coefficients fit exactly. Nothing
+    needs to be drawn then, and every row must be right all the same, above all those of large
+    entries of x, which the polynomial has as well as the list of found pairs."""
+    n, rng = 9000, np.random.default_rng(6)
+    group = rng.integers(64, size=n)
+    points = np.eye(64, dtype=dtype)[group]
+    x = {
+        "ones": np.ones(n),
+        "cauchy": rng.standard_cauchy(n),
+        "lognormal": np.exp(5 * rng.standard_normal(n)),
+        "magnitudes": 10.0 ** rng.uniform(-20, 20, n),
+    }[kind]
+    sums, apart = np.bincount(group, weights=x, minlength=64), math.exp(-1 / 0.2828**2)
+    exact = (sums * (1 - apart) + sums.sum() * apart)[group]
+    n_sampled = 0
+    for seed in range(6):
+        y, info = akmv.matvec(points, None, x, bandwidth=0.2828, rng=seed, return_info=True)
+        n_sampled += info.method == "sampled"
+        error = np.linalg.norm(y - exact) / np.linalg.norm(x)
+        assert error <= 0.1
+    assert n_sampled > 0
+
+
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
 def test_planted_pairs_over_seeds(share: float) -> None:
     """Every query has one near key at most, so that the rows of the pilot meet few near pairs: what

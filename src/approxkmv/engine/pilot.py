@@ -137,11 +137,6 @@ def run_pilot(
     near_weight = size[near_col].astype(np.float64)
     tile = key_tiles.block_of[near_col]
     np.add.at(near_sums, (near_row, tile), near_square * near_weight)
-    if sums.powers is not None:
-        shift = geometry.query_shift[rows[near_row]] + geometry.key_shift[near_col]
-        z = 0.5 * np.log(near_square) + shift
-        terms = np.sqrt(near_square) * np.exp(-shift) * near_weight * z ** np.arange(3)[:, None]
-        np.subtract.at(sums.powers[..., :3], (tile, near_row), terms.T)
     block_of = query_blocks.block_of[rows].astype(np.int64)
     n_blocks = len(query_blocks.sizes)
     return Pilot(

@@ -39,7 +39,7 @@ class Smooth:
     """Coefficients of the smooth part, and what it leaves of the pilot rows."""
 
     coefficients: Float32  # (n_blocks, n_tiles, 3)
-    light: Float64  # (n_rows, n_tiles) sums of (K - C)^2 |x|; near pairs count as K = 0
+    light: Float64  # (n_rows, n_tiles) sums of (K - C)^2 |x|, without near pairs
     left: float  # their sum, of that of K^2 |x|
 
     def of(
