@@ -18,11 +18,11 @@ from approxkmv import _check, leaves
 from approxkmv._check import Rng
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
-from approxkmv.engine.outcome import Limit, Outcome, worth_a_look
+from approxkmv.engine.outcome import Clock, Limit, Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
-from approxkmv.rounding import frobenius, measured_error, rounding_bound
+from approxkmv.rounding import frobenius, measured_error, measured_rounding, rounding_bound
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _ROWS_AT_ONCE = 1 << 22
@@ -472,6 +472,10 @@ def _within(
     if len(large):
         sample.y[:] += kernel.at_keys(large).product(columns[large]).out
         outcome.pairs += n_queries * len(large)
+    clock = Clock(outcome.seconds)
+    # What is drawn is rounded like what is computed exactly.
+    rounding = measured_rounding(kernel, bandwidth, columns, sample.y, sample.exact_rows)
+    clock.lap("report")
     outcome.numbers |= {
         "error_upper_limit": math.sqrt(sample.upper) / x_norm,
         "error_on_pilot_rows": math.sqrt(sample.checked) / x_norm,
@@ -480,9 +484,9 @@ def _within(
     info = ProductInfo(
         "sampled",
         Plan("sampled", outcome.reason, numbers),
-        error_estimate=math.sqrt(sample.variance) / x_norm,
+        error_estimate=math.hypot(math.sqrt(sample.variance), rounding) / x_norm,
         # Markov's inequality for the squared error, whose mean is estimated from above.
-        error_bound=math.sqrt(max(sample.upper, sample.checked) / delta) / x_norm,
+        error_bound=math.sqrt((max(sample.upper, sample.checked) + rounding**2) / delta) / x_norm,
         confidence=1 - delta,
         pairs=outcome.pairs,
         pairs_exact=n_queries * n_keys,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from approxkmv._heads import Heads
 from approxkmv.exact import ExactKernel, prepare
-from approxkmv.leaves import Array
+from approxkmv.leaves import Array, Index
 
 _CHECKED_ROWS = 16
 _KEYS_AT_ONCE = 16384
@@ -53,16 +53,31 @@ def measured_error(
     n_queries = len(kernel.queries)
     if n_queries == 0 or x.size == 0:
         return 0.0
-    n_rows = min(_CHECKED_ROWS, n_queries)
-    rows = np.sort(rng.choice(n_queries, n_rows, replace=False))
+    rows = np.sort(rng.choice(n_queries, min(_CHECKED_ROWS, n_queries), replace=False))
+    return _error_of_rows(kernel, bandwidth, x, y, rows)
+
+
+def measured_rounding(
+    kernel: ExactKernel, bandwidth: float, x: Array, y: Array, exact_rows: Index
+) -> float:
+    r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F`, from some of the exact rows of y."""
+    rows = exact_rows[:: max(1, len(exact_rows) // _CHECKED_ROWS)][:_CHECKED_ROWS]
+    return _error_of_rows(kernel, bandwidth, x, y, rows) if len(rows) else 0.0
+
+
+def _error_of_rows(kernel: ExactKernel, bandwidth: float, x: Array, y: Array, rows: Index) -> float:
+    """Length of the error of all rows, from that of some of them."""
     queries = kernel.queries[rows].astype(np.float64)
-    exact = np.zeros((n_rows, x.shape[1]))
+    exact = np.zeros((len(rows), x.shape[1]))
     for first in range(0, len(kernel.keys), _KEYS_AT_ONCE):
         part = slice(first, first + _KEYS_AT_ONCE)
         keys = kernel.keys[part].astype(np.float64)
         double = prepare(queries, keys, bandwidth, differences=True, n_threads=kernel.n_threads)
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
-    return math.sqrt(n_queries / n_rows) * frobenius(y[rows] - exact)
+    # A few rows may agree to the bit: storing y rounds each of its entries.
+    stored = 0.5 * float(np.finfo(kernel.keys.dtype).eps) * frobenius(y)
+    seen = math.sqrt(len(kernel.queries) / len(rows)) * frobenius(y[rows] - exact)
+    return math.hypot(stored, seen)
 
 
 def attention_bound(heads: Heads, head: int, scale: float) -> float:

@@ -48,7 +48,8 @@ def rates_by_definition(x: np.ndarray, left: np.ndarray, target: float) -> np.nd
     sums = of_block.T.astype(float) @ np.where(left, case.K**2, 0.0) @ of_tile
     moment = smoothed(sums / np.outer(case.query_blocks.sizes, case.key_tiles.sizes))
     entries = Entries(x, case.key_tiles)
-    return solve_rates(moment, entries, case.query_blocks, case.key_tiles, target).rate
+    rates = solve_rates(moment, entries, case.query_blocks, case.key_tiles, target).rate
+    return np.maximum(rates, 32 / np.abs(x).sum())  # every block draws 32 keys
 
 
 def squares_of_near(x: np.ndarray) -> float:
@@ -121,7 +122,7 @@ def few_missed(n_missed: int) -> FoundPairs:
     return FoundPairs(indptr, found.cols[kept], found.values[kept])
 
 
-@pytest.mark.parametrize("allowance", [100.0, 7.0, 6.0, 1.0])
+@pytest.mark.parametrize("allowance", [20.0, 7.0, 6.0, 1.0])
 def test_rare_pairs_take_their_share_of_the_error_and_no_more(allowance: float) -> None:
     """Pairs left out of the rates cost twice their squares, at most 0.3 of the target: where it is
     6.7 times their squares or more they may be left out, and not where it is less. Then the rates

@@ -262,6 +262,8 @@ def test_polynomial_that_equals_the_kernel(kind: str, dtype: Any) -> None:
         n_sampled += info.method == "sampled"
         error = np.linalg.norm(y - exact) / np.linalg.norm(x)
         assert error <= 0.1
+        assert info.error_estimate is not None
+        assert 0.5 * error <= info.error_estimate
     assert n_sampled > 0
 
 

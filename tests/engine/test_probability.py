@@ -7,7 +7,7 @@ import pytest
 from engine_cases import Case, clustered, inclusion
 
 from approxkmv.engine.order import Blocks
-from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
+from approxkmv.engine.probability import Entries, Rates, at_least_a_few, smoothed, solve_rates
 
 
 def even_vector(case: Case) -> np.ndarray:
@@ -110,6 +110,25 @@ def test_zero_entries_are_never_drawn() -> None:
     assert np.isfinite(rates.rate).all()
     assert np.isfinite([rates.pairs, *rates.variance]).all()
     assert rates.pairs <= 300 * 300
+
+
+@pytest.mark.parametrize("share", [1.0, 1e3, 1e30])
+def test_every_block_draws_a_few_keys(share: float) -> None:
+    """However large the error allowed: 32 keys by their |x|, with what that costs and gives; and
+    rates that are larger stay as they are."""
+    case = clustered()
+    x = even_vector(case)
+    moment, entries = true_moments(case), Entries(x, case.key_tiles)
+    rates, _ = solved(case, x, share)
+    got = at_least_a_few(rates, moment, entries, case.query_blocks, case.key_tiles)
+    least = 32 / np.abs(x).sum()
+    np.testing.assert_array_equal(got.rate, np.maximum(rates.rate, least))
+    assert (rates.rate < least).any()
+    variance, cost = direct(case, got.rate, x)
+    assert got.pairs == pytest.approx(cost, rel=0.03)
+    assert got.variance.sum() == pytest.approx(variance, rel=0.05)
+    of_pair = np.minimum(1.0, expanded(case, got.rate) * np.abs(x))
+    assert of_pair.sum(axis=1).min() > 24  # of 32, less where |x| is above the rate's reach
 
 
 @pytest.mark.parametrize("share", [0.003, 0.1, 1.0, 30.0])

@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot, row_squares
-from approxkmv.engine.probability import Entries, Rates, smoothed, solve_rates
+from approxkmv.engine.probability import (
+    Entries,
+    Rates,
+    at_least_a_few,
+    smoothed,
+    solve_rates,
+)
 from approxkmv.leaves import Array, Float64, FoundPairs
 
 # Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
@@ -95,4 +101,6 @@ class Forecaster:
 
     def _rates(self, second_moment: Float64, target: float) -> Rates:
         moment = smoothed(second_moment)
-        return solve_rates(moment, self.entries, self.query_blocks, self.key_tiles, target)
+        of_blocks = self.entries, self.query_blocks, self.key_tiles
+        rates = solve_rates(moment, *of_blocks, target)
+        return at_least_a_few(rates, moment, *of_blocks)

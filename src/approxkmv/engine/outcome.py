@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from approxkmv.leaves import Array
+from approxkmv.leaves import Array, Index
 
 # Below this many multiply-adds the exact product takes less time than the pilot and the search.
 _SMALLEST_WORK = 6e10
@@ -23,6 +23,7 @@ class Sample:
     checked: float  # squared error measured on the pilot rows, scaled to all rows
     pairs: int
     n_mended: int  # rows computed exactly because their variance stood out
+    exact_rows: Index  # pilot rows: computed exactly, chosen before anything was drawn
 
 
 @dataclass

@@ -580,6 +580,8 @@ def told_factor(
     forecast, allowed = learnt.forecast, learnt.allowed
     predicted = forecast.rates.variance
     of_some = predicted[some] / factor
+    if not of_some.sum() > 0:  # nothing is left to chance
+        return factor
     ratio = float(seen.sum() / of_some.sum())
     # By one standard error more: to fall short costs more than to draw too much.
     ratio += math.sqrt(np.square(seen - ratio * of_some).sum()) / float(of_some.sum())

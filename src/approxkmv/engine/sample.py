@@ -111,6 +111,7 @@ class Judge:
             left_out=max(missing.at_most, left_out),
             pairs=pairs + len(mended) * len(self.kernel.keys),
             n_mended=len(mended),
+            exact_rows=pilot.rows,
         )
 
 
