@@ -16,7 +16,7 @@ from scipy.stats import binom, chi2, norm
 
 from approxkmv.engine import sample
 from approxkmv.engine.near import Missing
-from approxkmv.engine.order import Blocks
+from approxkmv.engine.order import Blocks, norm_order
 from approxkmv.engine.pilot import run_pilot
 from approxkmv.engine.sample import (
     Draws,
@@ -335,20 +335,25 @@ def test_draw(level: float) -> None:
         np.testing.assert_allclose(sample.y, exact, atol=1e-5)
         assert sample.variance == sample.upper == 0
         assert sample.checked < 1e-9
-        assert sample.pairs == case.K.size
+        assert sample.pairs == case.K.size + 16 * 400
         return
     assert sample.upper > sample.variance > 0
     plan = plan_of(case, rate, x, 0)._replace(seed=1)
     plain = sampled_product(case.geometry, plan, found, x[:, None], n_threads=1)
     off = (plain.out[:, 0] - exact)[pilot.rows] ** 2
     weight = case.query_blocks.sizes[pilot.block_of] / 4
-    assert sample.checked == pytest.approx((off * weight).sum(), rel=1e-4)
     variance = np.maximum(plain.variance, 0)
-    evenness = measured_evenness(sample.checked, variance[pilot.rows] @ weight, pilot)
-    variance[pilot.rows] = 0
+    others = np.setdiff1d(np.arange(300), pilot.rows)
+    largest = others[np.argsort(np.abs(plain.out[others, 0]))[-16:]]
+    np.testing.assert_allclose(sample.y[largest], exact[largest], rtol=0, atol=1e-10)
+    surprise = (plain.out[:, 0] - exact)[largest] ** 2 - 16 * variance[largest]
+    checked = (off * weight).sum() + surprise[surprise > 0].sum()
+    assert sample.checked == pytest.approx(checked, rel=1e-4)
+    evenness = measured_evenness((off * weight).sum(), variance[pilot.rows] @ weight, pilot)
+    variance[pilot.rows] = variance[largest] = 0
     assert sample.variance == pytest.approx(evenness * variance.sum())
     assert sample.upper == pytest.approx(upper(variance, case.query_blocks))
-    assert sample.pairs == (plain.n_drawn * case.query_blocks.sizes).sum()
+    assert sample.pairs == (plain.n_drawn * case.query_blocks.sizes).sum() + 16 * 400
 
 
 def test_rows_that_stand_out_are_mended() -> None:
@@ -357,27 +362,65 @@ def test_rows_that_stand_out_are_mended() -> None:
     case = clustered()
     x = np.ones(400)
     rate, found = uneven_rates(case, 0.5), case.pairs(0.05, recall=0.97)
-    plain, pilot = draw_of(case, x, rate, found)
     exact = case.K @ x
-    allowed = 0.5 * plain.upper
+    drawn = sampled_product(
+        case.geometry, plan_of(case, rate, x, 0)._replace(seed=1), found, x[:, None], n_threads=1
+    )
+    _, pilot = draw_of(case, x, rate, found)
+    variance = np.maximum(drawn.variance, 0.0)
+    variance[pilot.rows] = 0.0
+    allowed = 0.5 * upper(variance, case.query_blocks)
     sample, _ = draw_of(
         case, x, rate, found, allowed=allowed, missing=Missing(0.0, 0.0), most_rows=300
     )
     assert 0 < sample.n_mended < 150
-    assert sample.pairs == plain.pairs + sample.n_mended * 400
-    changed = np.flatnonzero(sample.y != plain.y)
-    assert len(changed) == sample.n_mended
+    n_pairs = (drawn.n_drawn * case.query_blocks.sizes).sum()
+    assert sample.pairs == n_pairs + (sample.n_mended + 16) * 400
+    changed = np.setdiff1d(np.flatnonzero(sample.y != drawn.out[:, 0]), pilot.rows)
+    assert len(changed) == sample.n_mended + 16
     np.testing.assert_allclose(sample.y[changed], exact[changed], rtol=1e-9)
     assert sample.upper <= allowed
     assert 0 < sample.left_out <= sample.variance <= sample.upper
     assert ((sample.y - exact) ** 2).sum() <= allowed
     # Pilot rows with a variance like theirs are not held against the others.
-    drawn = sampled_product(
-        case.geometry, plan_of(case, rate, x, 0)._replace(seed=1), found, x[:, None], n_threads=1
+    worst = np.argsort(variance)[-sample.n_mended :]
+    kept = drawn.variance[pilot.rows] < variance[worst].min()
+    off = (drawn.out[:, 0] - exact) ** 2
+    others = np.setdiff1d(changed, worst)
+    surprise = np.maximum(off[others] - 16 * variance[others], 0.0)
+    checked = (off[pilot.rows] * pilot.stands_for)[kept].sum() + surprise.sum()
+    assert sample.checked == pytest.approx(checked, rel=1e-4)
+
+
+def test_an_error_that_the_variance_does_not_show_is_seen() -> None:
+    """Rows whose error is the entry of x itself, at no variance at all: with entries of very
+    different sizes nearly all of it is in rows that no pilot meets, and it is seen all the same.
+    """
+    n, rng = 600, np.random.default_rng(5)
+    points, x = rng.standard_normal((n, 3)), rng.standard_cauchy((n, 1))
+    kernel = prepare(points, points, 1.0)
+    blocks, tiles = norm_order(kernel.geometry, 100, 100)
+    size = np.abs(x[:, 0])
+    pilot = run_pilot(
+        kernel.geometry,
+        size,
+        blocks,
+        tiles,
+        rows_per_block=3,
+        threshold=2.0,
+        rng=rng,
+        n_threads=1,
     )
-    kept = drawn.variance[pilot.rows] < drawn.variance[changed].min()
-    off = (drawn.out[:, 0] - exact)[pilot.rows] ** 2
-    assert sample.checked == pytest.approx((off * pilot.stands_for)[kept].sum(), rel=1e-4)
+    exact, error = kernel.product(x).out, float(np.square(x).sum())
+    assert float(pilot.stands_for @ x[pilot.rows, 0] ** 2) < 0.1 * error
+    allowed = 0.25 * error
+    judge = Judge(kernel, x, blocks, pilot, exact[pilot.rows], allowed, 0.05)
+    none, n_drawn = np.zeros(n), np.zeros(len(blocks.sizes), np.int64)
+    for off, above in ((x, True), (np.zeros_like(x), False)):
+        sums = SampledSums(exact + off, none, none, n_drawn)
+        sample = judge(sums, Missing(0.0, 0.0), pairs=0, most_rows=0, evenly=True)
+        assert sample.upper <= allowed
+        assert (sample.checked > allowed) == above
 
 
 def judged(variance: np.ndarray, off: np.ndarray) -> tuple[Any, Any]:

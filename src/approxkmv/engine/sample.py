@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from approxkmv.engine.near import Missing
 from approxkmv.engine.order import Blocks
@@ -42,6 +43,9 @@ _STANDS_OUT, _ALWAYS_MENDED, _MOST_ALWAYS_MENDED = 30.0, 1e-3, 128
 # Of the squared error allowed: where mended rows show that others lack more than this, mending more
 # of them shows more, and draws must do it.
 _TOO_MUCH_UNSEEN = 0.5
+# Rows with the largest entries of x, and of y, that are computed exactly whatever their variance;
+# an error there beyond so many standard deviations is not due to chance.
+_CONSPICUOUS, _NOT_CHANCE = 16, 4.0
 # As if so many blocks had said that even spacing gains nothing.
 _PARTS_OF_ONE = 12
 
@@ -101,6 +105,13 @@ class Judge:
         usual = pilot.stands_for * (expected < mendable)
         checked = float(usual @ np.square(drawn - self.products).sum(axis=1))
         evenness = measured_evenness(checked, float(usual @ expected), pilot) if evenly else 1.0
+        known = np.zeros(len(y), np.bool_)
+        known[pilot.rows] = known[mended] = True
+        some = conspicuous_rows([y, self.x] if pilot.symmetric else [y], known)
+        exact = self.kernel.at_queries(some).product(self.x).out
+        checked += unexplained_error(y[some], exact, variance[some])
+        y[some] = exact
+        variance[some] = 0.0
         kept = float(variance.sum())
         by_block = _by_block(variance, self.query_blocks)
         return Sample(
@@ -109,7 +120,7 @@ class Judge:
             upper=kept * spread(by_block, self.delta) + max(missing.at_most, left_out),
             checked=checked,
             left_out=max(missing.at_most, left_out),
-            pairs=pairs + len(mended) * len(self.kernel.keys),
+            pairs=pairs + (len(mended) + len(some)) * len(self.kernel.keys),
             n_mended=len(mended),
             exact_rows=pilot.rows,
         )
@@ -239,6 +250,25 @@ def rows_to_mend(
         rest[chosen] = 0.0
         factor = spread(_by_block(rest, query_blocks), delta)
     return np.sort(chosen)
+
+
+def conspicuous_rows(arrays: list[Array], known: npt.NDArray[np.bool_]) -> Index:
+    """Rows with the largest entries of y and, where the queries are the keys, of x.
+
+    An error that the draws do not show, in pairs left out or counted twice, is largest there.
+    """
+    others, chosen = np.flatnonzero(~known), []
+    for array in arrays:
+        lengths = np.square(array, dtype=np.float64).sum(axis=1)[others]
+        n = min(_CONSPICUOUS, len(others))
+        chosen.append(others[np.argpartition(lengths, len(others) - n)[len(others) - n :]])
+    return np.unique(np.concatenate(chosen))
+
+
+def unexplained_error(drawn: Array, exact: Array, variance: Float64) -> float:
+    """Squared error of some rows beyond what their variances allow for."""
+    squares = np.square(drawn.astype(np.float64) - exact).sum(axis=1)
+    return float(np.maximum(squares - _NOT_CHANCE**2 * variance, 0.0).sum())
 
 
 def unseen_error(drawn: Array, exact: Array, variance: Float64, mass: Float64) -> float:
