@@ -60,9 +60,15 @@ def measured_error(
 def measured_rounding(
     kernel: ExactKernel, bandwidth: float, x: Array, y: Array, exact_rows: Index
 ) -> float:
-    r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F`, from some of the exact rows of y."""
+    r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F` of a sampled product.
+
+    From some of the rows that were computed exactly, and the type that found pairs are kept in.
+    """
     rows = exact_rows[:: max(1, len(exact_rows) // _CHECKED_ROWS)][:_CHECKED_ROWS]
-    return _error_of_rows(kernel, bandwidth, x, y, rows) if len(rows) else 0.0
+    seen = _error_of_rows(kernel, bandwidth, x, y, rows) if len(rows) else 0.0
+    # The other rows have values of found pairs, which are kept in float32.
+    kept = 0.5 * float(np.finfo(np.float32).eps)
+    return math.hypot(seen, kept * frobenius(y), kept * frobenius(x))
 
 
 def _error_of_rows(kernel: ExactKernel, bandwidth: float, x: Array, y: Array, rows: Index) -> float:

@@ -394,7 +394,23 @@ def test_missing_estimates_what_is_still_not_found() -> None:
     search = search_of(groups)
     search.tilings(1, *everyone(groups))
     often = search.missing(ones[:, None], ones, np.ones(shape))
-    assert often.expected == 0 < often.at_most
+    assert often == (0.0, 0.0)
+
+
+def test_to_have_met_nothing_is_not_to_have_missed_nothing() -> None:
+    """With every near pair found the estimate is half a pair, the limit one and what no pilot row
+    can exclude: one value below the threshold in three of as many rows as there are."""
+    groups = case()
+    search = search_of(groups)
+    search.found = without(groups, search_of(groups), np.zeros(len(groups.rows), np.bool_))
+    ones, pilot = np.ones(4096, np.float32), search.pilot
+    missing = search.missing(ones[:, None], ones, np.zeros((16, 16)))
+    squares = pilot.near_square[pilot.apart]
+    factor = 0.95 / 0.05  # no tiling showed any of them: the least share that is believed
+    pair = factor * (squares**2).sum() / squares.sum()
+    assert missing.expected == pytest.approx(0.5 * pair)
+    below = 3 / len(pilot.rows) * 4096 * pilot.least_threshold**2
+    assert missing.at_most == pytest.approx(pair + below)
 
 
 def test_only_the_points_asked_for_are_searched() -> None:
@@ -457,4 +473,4 @@ def test_missing_estimates_what_was_not_found() -> None:
     assert missing.at_most > missing.expected
     often = search_of(groups)
     often.tilings(1, *everyone(groups))
-    assert often.missing(x[:, None], np.abs(x), rate + 1e9).expected == 0
+    assert often.missing(x[:, None], np.abs(x), rate + 1e9) == (0.0, 0.0)

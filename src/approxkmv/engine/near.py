@@ -195,9 +195,12 @@ class Search:
 
         A tiling more, for one query in a few: it shows a near pair with the probability p with
         which the first one showed the pairs now known, so that for each new pair there are
-        (1 - p) / p that stay unseen. Pairs of one query are added with their signs first. The limit
-        reckons with one pair more than was met: to have met none does not mean there is none.
-        Pairs that the rates draw often enough show in the variance, and do not count here.
+        (1 - p) / p that stay unseen. Pairs of one query are added with their signs first. Pairs
+        that the rates draw often enough show in the variance, and do not count here.
+
+        To have met none does not mean there is none. The estimate reckons with half a pair more
+        than was met, the mean of a rate whose count is known; the limit reckons with one more, and
+        with one value just below the threshold in every row for which the pilot cannot exclude it.
         """
         queries, keys = self.everywhere
         n_queries = len(queries)
@@ -213,7 +216,18 @@ class Search:
         known = self._known_squares()
         p = min(0.9, max(0.05, self.first_squares / known)) if known > 0 else 0.5
         factor = one_in * (1 - p) / p
-        return Missing(factor * shown, factor * (shown + self.pilot.square_of_a_pair(size)))
+        share = self._drawn_seldom(size, rate)
+        one_pair = share * factor * self.pilot.square_of_a_pair(size)
+        expected = factor * shown + 0.5 * one_pair
+        below = share * self.pilot.unseen_below(size)
+        return Missing(expected, expected + 0.5 * one_pair + below)
+
+    def _drawn_seldom(self, size: Array, rate: Float64) -> float:
+        """Share of all pairs that the draws do not show."""
+        tiles = self.key_tiles
+        mean_size = np.bincount(tiles.block_of, size, len(tiles.sizes)) / tiles.sizes
+        n_pairs = np.outer(self.query_blocks.sizes, tiles.sizes)
+        return float(n_pairs[rate * mean_size < _SELDOM].sum() / n_pairs.sum())
 
     def _sketches(self, query_index: Index32, key_index: Index32) -> Sketches:
         sketcher = make_sketcher(

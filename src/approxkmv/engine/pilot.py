@@ -43,6 +43,7 @@ class Pilot:
     near_col: Index
     near_square: Float64  # K^2 of each near pair
     threshold: float  # from which value on a pair counts as near
+    least_threshold: float  # the same before it was raised because too many pairs were near
     n_blocks: int
     key_tiles: Blocks
     symmetric: bool  # the queries are the keys
@@ -86,12 +87,20 @@ class Pilot:
 
     def square_of_a_pair(self, size: Array) -> float:
         """Mean of K^2 over near pairs of the rows, as often as it weighs, times |x|^2."""
+        mean_square = float(np.square(size, dtype=np.float64).mean())
         squares = self.near_square[self.apart]
         total = float(squares.sum())
-        if not total > 0:
-            return 0.0
-        mean_square = float(np.square(size, dtype=np.float64).mean())
+        if not total > 0:  # as small as a near pair can be
+            return self.least_threshold**2 * mean_square
         return float(np.square(squares).sum()) / total * mean_square
+
+    def unseen_below(self, size: Array) -> float:
+        """Squared error of one value just below the threshold in some of the rows.
+
+        In as many as there may be, at confidence 0.95, when no pilot row had it: the rule of three.
+        """
+        share = min(1.0, 3 / len(self.rows))
+        return share * self.least_threshold**2 * float(np.square(size, dtype=np.float64).sum())
 
 
 def run_pilot(
@@ -120,7 +129,7 @@ def run_pilot(
             for first, n in zip(query_blocks.start[:-1], query_blocks.sizes, strict=True)
         ]
     )
-    rows = query_blocks.order[places]
+    rows, least_threshold = query_blocks.order[places], threshold
     order, start = key_tiles.order, key_tiles.start
     if most_near is not None:
         some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
@@ -153,6 +162,7 @@ def run_pilot(
         near_col=near_col,
         near_square=near_square,
         threshold=threshold,
+        least_threshold=least_threshold,
         n_blocks=n_blocks,
         key_tiles=key_tiles,
         symmetric=geometry.queries is geometry.keys,
