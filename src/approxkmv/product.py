@@ -415,7 +415,8 @@ def _sampled_product(
     eps, tries = tolerance.eps, 1
     if tolerance.rtol is not None:
         some = rng.choice(len(queries), min(len(queries), _ROWS_FOR_LENGTH), replace=False)
-        length = frobenius(kernel.at_queries(some).product(columns).out) / frobenius(columns)
+        of_x = frobenius(columns)
+        length = frobenius(kernel.at_queries(some).product(columns).out) / of_x if of_x > 0 else 0.0
         length *= math.sqrt(len(queries) / len(some))
         eps, tries = _RELIED_UPON * tolerance.rtol * length, 2
     for _ in range(tries):
