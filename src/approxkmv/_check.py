@@ -7,6 +7,7 @@ TypeError.
 from __future__ import annotations
 
 import math
+import reprlib
 from operator import index as _index
 from typing import Any
 
@@ -17,6 +18,8 @@ from approxkmv.leaves import Array, largest_magnitude
 
 Rng = int | np.random.Generator | None
 _COMPUTING = np.dtype(np.float32), np.dtype(np.float64)
+# What the compiled loops count threads in.
+_MOST_THREADS = 2**31 - 1
 
 
 def points(value: Any, name: str) -> Array:
@@ -153,7 +156,7 @@ def count(value: Any, name: str, *, most: int | None = None) -> int:
     number = _integer(value, name)
     if number < 1 or (most is not None and number > most):
         rule = "at least 1" if most is None else f"between 1 and {most}"
-        raise ValueError(f"{name} must be {rule}, got {number}.")
+        raise ValueError(f"{name} must be {rule}, got {_shown(number)}.")
     return number
 
 
@@ -177,7 +180,10 @@ def square(value: Any, name: str = "K") -> None:
 
 def threads(value: Any) -> int | None:
     """A positive number of threads, or None for the default."""
-    return None if value is None else count(value, "n_threads")
+    number = None if value is None else count(value, "n_threads")
+    if number is not None and number > _MOST_THREADS:
+        raise ValueError(f"n_threads must be at most {_MOST_THREADS}, got {_shown(number)}.")
+    return number
 
 
 def generator(value: Rng) -> np.random.Generator:
@@ -191,7 +197,7 @@ def seed(value: Rng) -> Rng:
         return value
     number = _integer(value, "rng")
     if number < 0:
-        raise ValueError(f"rng must be None, a Generator or an integer >= 0, got {number}.")
+        raise ValueError(f"rng must be None, a Generator or an integer >= 0, got {_shown(number)}.")
     return number
 
 
@@ -234,3 +240,11 @@ def _integer(value: Any, name: str) -> int:
         return _index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}.") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be below 1.8e308, got {_shown(value)}.") from None
+
+
+def _shown(value: Any) -> str:
+    """A value as messages name it; Python does not print integers of thousands of digits."""
+    is_huge = isinstance(value, int) and value.bit_length() > 1000
+    return f"about 2**{value.bit_length()}" if is_huge else reprlib.repr(value)
