@@ -44,7 +44,7 @@ LAYERS: list[list[str]] = [
 # The only modules of ours these may know.
 ONLY = {
     "approxkmv.reference": {"approxkmv.leaves"},
-    "approxkmv._check": {"approxkmv.leaves"},
+    "approxkmv._check": {"approxkmv._tensors", "approxkmv.leaves"},
     "approxkmv.leaves": {"approxkmv._core", "approxkmv._threads"},
     "approxkmv._threads": {"approxkmv._core"},
     "approxkmv.info": set(),

@@ -14,12 +14,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv._tensors import as_array
 from approxkmv.leaves import Array, largest_magnitude
 
 Rng = int | np.random.Generator | None
-_COMPUTING = np.dtype(np.float32), np.dtype(np.float64)
 # What the compiled loops count threads in.
 _MOST_THREADS = 2**31 - 1
+_COMPUTING = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def plain(value: Any, name: str) -> Any:
+    """What was handed in, a tensor as an array; nothing that a plain array would lose silently.
+
+    That is the mask of a masked array, and the gradient of a tensor.
+    """
+    value = as_array(value, name)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        at = tuple(int(i) for i in np.argwhere(np.ma.getmaskarray(value))[0])
+        index = ", ".join(map(str, at))
+        raise ValueError(f"{name} must have no masked entries, but {name}[{index}] is masked.")
+    return value
 
 
 def points(value: Any, name: str) -> Array:
@@ -56,9 +70,10 @@ def matrices(value: Any, name: str) -> Array:
 
 def mask(value: Any, name: str = "attn_mask") -> npt.NDArray[Any]:
     """Truth values (True: counts), or numbers below infinity to be added to the scores."""
-    if np.asarray(value).dtype == np.bool_:
-        return np.asarray(value)
-    array = _real(value, name)
+    array = np.asarray(plain(value, name))
+    if array.dtype == np.bool_:
+        return array
+    array = _real(array, name)
     array = np.asarray(array, dtype=_computing_type(array.dtype))
     # Both comparisons are False for NaN.
     if array.size and not array.max() < np.inf:
@@ -202,11 +217,7 @@ def seed(value: Rng) -> Rng:
 
 
 def _real(value: Any, name: str) -> npt.NDArray[Any]:
-    if not isinstance(value, np.ndarray):
-        if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-            value = value.float()  # NumPy has no bfloat16
-        value = np.asarray(value)
-    array: npt.NDArray[Any] = value
+    array = np.asarray(plain(value, name))
     if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
     return array
@@ -231,6 +242,8 @@ def _number(value: Any, name: str) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}.") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be below 1.8e308, got {_shown(value)}.") from None
 
 
 def _integer(value: Any, name: str) -> int:
@@ -240,8 +253,6 @@ def _integer(value: Any, name: str) -> int:
         return _index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}.") from None
-    except OverflowError:
-        raise ValueError(f"{name} must be below 1.8e308, got {_shown(value)}.") from None
 
 
 def _shown(value: Any) -> str:

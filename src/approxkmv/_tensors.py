@@ -24,11 +24,11 @@ def as_array(value: Any, name: str) -> Any:
     torch = sys.modules["torch"]
     if value.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            f"{name} requires a gradient, which would be lost here. Use "
-            "approxkmv.torch.scaled_dot_product_attention, or detach the tensor."
+            f"{name} must not require a gradient, which would be lost here: pass {name}.detach(), "
+            "or for attention use approxkmv.torch.scaled_dot_product_attention."
         )
-    plain = value.detach()
-    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    plain = value.float() if value.dtype == torch.bfloat16 else value
+    return plain.numpy(force=True)  # also where a sign is still to be changed
 
 
 def as_tensor(array: npt.NDArray[np.floating], inputs: tuple[Any, ...]) -> Any:

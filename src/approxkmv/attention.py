@@ -16,7 +16,7 @@ import numpy.typing as npt
 from approxkmv import _check, leaves
 from approxkmv._check import Rng
 from approxkmv._heads import Heads, Mask, arrange
-from approxkmv._tensors import as_array, as_tensor, is_tensor
+from approxkmv._tensors import as_tensor, is_tensor
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AssumptionWarning
 from approxkmv.info import AttentionInfo, HeadInfo, Plan
@@ -147,8 +147,8 @@ def attention(
     True
     """
     given = query, key, value
-    arrays = {n: _check.matrices(as_array(a, n), n) for n, a in zip(_NAMES, given, strict=True)}
-    mask = None if attn_mask is None else _check.mask(as_array(attn_mask, "attn_mask"))
+    arrays = {n: _check.matrices(a, n) for n, a in zip(_NAMES, given, strict=True)}
+    mask = None if attn_mask is None else _check.mask(attn_mask)
     scale = None if scale is None else _check.number(scale, "scale")
     is_causal = _check.truth(is_causal, "is_causal")
     enable_gqa = _check.truth(enable_gqa, "enable_gqa")

@@ -110,7 +110,7 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight : array_like, shape (n_samples,), float or None
             Not negative; samples of weight 0 are left out.
         """
-        points = validate_data(self, X, dtype=_TYPES, order="C")
+        points = validate_data(self, _check.plain(X, "X"), dtype=_TYPES, order="C")
         rtol = _check.tolerance(self.rtol, "rtol")
         method = _check.one_of(self.method, "method", METHODS)
         floor = -math.inf if self.floor is None else _check.number(self.floor, "floor")
@@ -119,7 +119,10 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(
-                sample_weight, points, dtype=np.float64, ensure_non_negative=True
+                _check.plain(sample_weight, "sample_weight"),
+                points,
+                dtype=np.float64,
+                ensure_non_negative=True,
             )
             kept = weights > 0
             if not kept.any():
@@ -158,7 +161,8 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             Where to evaluate; computed in the type of the fitted samples.
         """
         check_is_fitted(self)
-        queries = validate_data(self, X, dtype=self._sums.keys.dtype, order="C", reset=False)
+        given = _check.plain(X, "X")
+        queries = validate_data(self, given, dtype=self._sums.keys.dtype, order="C", reset=False)
         return np.asarray(self._sums.log_row_sums(queries) - self._log_volume)
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:

@@ -52,7 +52,7 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
             Where to predict.
         """
         check_is_fitted(self)
-        queries = validate_data(self, X, dtype=_TYPES, order="C", reset=False)
+        queries = validate_data(self, _check.plain(X, "X"), dtype=_TYPES, order="C", reset=False)
         # Coefficients of opposite signs cancel: single precision would show in the predictions.
         return product(
             queries.astype(np.float64, copy=False),
@@ -65,7 +65,13 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
     def _data(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Float64]:
         """Samples and targets, checked."""
         points, targets = validate_data(
-            self, X, y, dtype=_TYPES, order="C", multi_output=True, y_numeric=True
+            self,
+            _check.plain(X, "X"),
+            _check.plain(y, "y"),
+            dtype=_TYPES,
+            order="C",
+            multi_output=True,
+            y_numeric=True,
         )
         return points, np.asarray(targets, dtype=np.float64)
 
@@ -199,7 +205,9 @@ class KernelRidge(_KernelRegression):
         points, targets = self._data(X, y)
         noise: float | Float64 = _check.positive(self.alpha, "alpha")
         if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, points, ensure_non_negative=True)
+            weights = _check_sample_weight(
+                _check.plain(sample_weight, "sample_weight"), points, ensure_non_negative=True
+            )
             kept = weights > 0
             if not kept.any():
                 raise ValueError("sample_weight must have a positive entry, but all are 0.")

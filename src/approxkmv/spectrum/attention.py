@@ -167,7 +167,8 @@ def attention_singular_values(
     >>> values.shape
     (2, 4, 3)
     """
-    queries, keys = np.asarray(query), np.asarray(key)
+    queries = np.asarray(_check.plain(query, "query"))
+    keys = np.asarray(_check.plain(key, "key"))
     if queries.ndim < 2 or keys.ndim != queries.ndim:
         raise ValueError(
             "query and key must have the same number of axes, at least two, "
