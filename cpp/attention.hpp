@@ -51,9 +51,9 @@ template <class T> class AttentionRunner {
       : a_(attention),
         k_(kernels),
         poll_(poll),
-        n_threads_(threads_for(n_threads)),
         panel_keys_(cut_keys<T>(a_.n, a_.d, a_.r, k_.group_keys).panel_keys),
         n_keys_(round_up(a_.n, k_.group_keys)),
+        n_threads_(threads_for(n_threads)),
         n_columns_(round_up(a_.r, k_.group_keys)),
         block_rows_(rows_per_task()),
         n_blocks_((a_.m + block_rows_ - 1) / block_rows_),
@@ -67,7 +67,7 @@ template <class T> class AttentionRunner {
 
   /// False if it was stopped.
   bool run() {
-    const std::size_t n_panels = (n_keys_ + panel_keys_ - 1) / panel_keys_;
+    const std::size_t n_panels = panels();
     const auto pack = [&](std::size_t task, int slot) {
       const std::size_t set = task / n_panels, start = task % n_panels * panel_keys_;
       if (set < a_.n_key_sets) pack_keys(set, start, spaces_[slot]);
@@ -108,16 +108,23 @@ template <class T> class AttentionRunner {
           row_max(kBlockRows) {}
   };
 
+  static constexpr std::size_t kFewest = 24;  // rows of a task
+
+  std::size_t panels() const { return (n_keys_ + panel_keys_ - 1) / panel_keys_; }
+
   /// A worker takes about 20 microseconds to wake: less work than this is done by the caller alone.
+  /// No more threads than tasks: each has scratch of its own.
   int threads_for(int n_threads) const {
     constexpr double kSmallestWork = 1 << 21;  // multiply-adds, about 50 microseconds
     const double work = double(a_.n_heads) * a_.m * a_.n * (a_.d + a_.r);
-    return work < kSmallestWork ? 1 : n_threads;
+    const std::size_t tasks = std::max(std::max(a_.n_key_sets, a_.n_value_sets) * panels(),
+                                       a_.n_heads * ((a_.m + kFewest - 1) / kFewest));
+    return work < kSmallestWork ? 1 : int(std::min<std::size_t>(n_threads, tasks));
   }
 
   /// Large enough to use a panel often, small enough that every thread has several blocks.
   std::size_t rows_per_task() const {
-    constexpr std::size_t kFewest = 24, kStep = 12;  // 12: a multiple of every micro tile's rows
+    constexpr std::size_t kStep = 12;  // a multiple of every micro tile's rows
     const std::size_t wanted = a_.n_heads * a_.m / (8 * std::size_t(n_threads_)) / kStep * kStep;
     return std::min<std::size_t>(kBlockRows, std::max(kFewest, wanted));
   }
@@ -193,9 +200,10 @@ template <class T> class AttentionRunner {
   const Attention<T> &a_;
   const TypedKernels<T> &k_;
   const Poll &poll_;
-  const int n_threads_;
   const int panel_keys_;
-  const std::size_t n_keys_, n_columns_;  // padded
+  const std::size_t n_keys_;  // padded
+  const int n_threads_;
+  const std::size_t n_columns_;  // padded
   const std::size_t block_rows_, n_blocks_;
   const std::vector<T> no_shift_;
   std::vector<T> longest_;  // [key set][key] largest squared length of it and the keys before

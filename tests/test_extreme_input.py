@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -116,3 +118,20 @@ def test_tensors_that_require_a_gradient_are_refused(name: str) -> None:
     with torch.no_grad():
         np.testing.assert_array_equal(TAKERS[name](tensor), expected)
     np.testing.assert_array_equal(TAKERS[name](tensor.detach()), expected)
+
+
+FEW_GIGABYTES = """
+import resource
+import numpy as np, approxkmv as akmv
+points = np.random.default_rng(0).standard_normal((3000, 8))
+expected = akmv.attention(points, points, points, eps=0)
+resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
+found = akmv.attention(points, points, points, eps=0, n_threads=2**31 - 1)
+assert np.array_equal(found, expected)
+"""
+
+
+def test_memory_does_not_grow_with_idle_threads() -> None:
+    """No more scratch than there are tasks, however many threads are allowed."""
+    run = subprocess.run([sys.executable, "-c", FEW_GIGABYTES], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
