@@ -121,11 +121,13 @@ static inline typename Simd<T>::V weights(T *scores, int n, const Power &power) 
   return sums[0] + sums[1];
 }
 
-// A number of a mask in units of ln 2; one that is finite stays so, and a row of such is a mean.
-template <class T> static inline T in_powers_of_two(T added) {
-  constexpr T kLowest = sizeof(T) == 4 ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
-  const T scaled = ExpConstants<T>::kLog2E * added;
-  return scaled < kLowest && added >= kLowest ? kLowest : scaled;
+// A score with a finite number of a mask added, which is not in units of ln 2 yet, stays finite: a
+// row of nothing but such is a mean.
+template <class T> static inline T with_added(T score, T added) {
+  constexpr T kHighest = sizeof(T) == 4 ? T(__FLT_MAX__) : T(__DBL_MAX__);
+  const T sum = score + ExpConstants<T>::kLog2E * added;
+  if (sum > kHighest) return kHighest;
+  return sum < -kHighest && added >= -kHighest ? -kHighest : sum;
 }
 
 // Scores of keys the row may not see become minus infinity.
@@ -135,7 +137,7 @@ static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t firs
   constexpr T kNever = -__builtin_huge_val();
   const std::size_t at = std::size_t(row) * t.mask_stride + first;
   if (t.added)
-    for (int j = 0; j < seen; ++j) scores[j] += in_powers_of_two(t.added[at + j]);
+    for (int j = 0; j < seen; ++j) scores[j] = with_added(scores[j], t.added[at + j]);
   if (t.kept)
     for (int j = 0; j < seen; ++j) scores[j] = t.kept[at + j] ? scores[j] : kNever;
   for (int j = seen; j < width; ++j) scores[j] = kNever;

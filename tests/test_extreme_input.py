@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,143 @@ def test_tensors_that_require_a_gradient_are_refused(name: str) -> None:
     with torch.no_grad():
         np.testing.assert_array_equal(TAKERS[name](tensor), expected)
     np.testing.assert_array_equal(TAKERS[name](tensor.detach()), expected)
+
+
+def attention_by_definition(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: float, mask: np.ndarray
+) -> np.ndarray:
+    """Softmax attention in double precision, with products of rational numbers: none overflows."""
+    products = np.array(
+        [
+            [
+                float(
+                    Fraction(scale)
+                    * sum(Fraction(a) * Fraction(b) for a, b in zip(q, k, strict=True))
+                )
+                for k in key.tolist()
+            ]
+            for q in query.tolist()
+        ]
+    )
+    scores = products + mask
+    most = scores.max(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):  # what is further below than a float can say counts nothing
+        weights = np.exp(scores - most)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True) @ value)
+
+
+def check_attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    scale: float = 1.0,
+    mask: np.ndarray | None = None,
+    tensors: bool = False,
+) -> None:
+    """Exact attention against the definition, up to the rounding of scores."""
+    added = np.zeros((1, 1)) if mask is None else mask.astype(np.float64)
+    wide = [a.astype(np.float64) for a in (query, key, value)]
+    expected = attention_by_definition(*wide, scale, added)
+    given = [torch.from_numpy(a) if tensors else a for a in (query, key, value)]
+    bias = torch.from_numpy(mask) if tensors and mask is not None else mask
+    found, info = akmv.attention(*given, scale=scale, attn_mask=bias, eps=0, return_info=True)
+    assert str(found.dtype).removeprefix("torch.") == query.dtype.name
+    # Rounding of a sum with a number that is not so large that nothing else counts.
+    size = np.abs(added[np.abs(added) < 1e6]).max(initial=1.0)
+    tolerance = 100 * size * np.finfo(query.dtype).eps
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=tolerance, atol=tolerance)
+    assert np.isfinite([head.error_estimate for head in info.heads]).all()
+    assert info.heads[0].error_estimate <= tolerance
+    assert f"{scale:g}" in str(info.plan) or info.plan.numbers["scale"] == scale
+
+
+SMALL = np.random.default_rng(3).standard_normal((3, 6, 3))
+HUGE_MASKS = {
+    "all large": np.full((6, 6), 1e39),
+    "all small": np.full((6, 6), -1e39),
+    "masked out": np.where(np.eye(6) > 0, 0.5, -1e39),
+    "one large": np.where(np.eye(6) > 0, 1e39, 0.5),
+    "two of them": np.where(np.arange(6) < 3, 1e39, 2e39) * np.ones((6, 1)),
+    "two small": np.where(np.arange(6) < 3, -1e39, -2e39) * np.ones((6, 1)),
+    "with infinity": np.where(np.arange(6) < 3, -np.inf, -1e39) * np.ones((6, 1)),
+    "one row": np.linspace(-1e300, 1e300, 6)[None],
+    "float32": np.full((6, 6), 3.4e38, np.float32),
+    "two in float32": np.where(np.arange(6) < 3, 2.5e38, 3e38).astype(np.float32)[None],
+    "lowest float32": np.full((6, 6), -3.4e38, np.float32),
+    "float16": np.array([65504, -65504, 65504, 0, -np.inf, 1], np.float16)[None],
+    "whole numbers": np.full((1, 6), 2**62),
+    "largest": np.full((1, 6), 1.7e308),
+    "all but largest": np.array([[-1.7e308, -1.7e308, 1.7e308, 0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("name", HUGE_MASKS)
+def test_masks_of_huge_numbers(name: str, tensors: bool, dtype: Any) -> None:
+    """Finite numbers count as what they are, also those that float32 cannot hold."""
+    query, key, value = SMALL.astype(dtype)
+    check_attention(query, key, value, mask=HUGE_MASKS[name], tensors=tensors)
+
+
+# Magnitudes of queries and keys, and scales, whose scores are ordinary numbers.
+ORDINARY_SCORES = [
+    (1e10, 1e-310, 1e300),
+    (1e-310, 1e10, 1e300),
+    (1e155, 1e155, 1e-310),
+    (1e300, 1e8, 1e-308),
+    (1e-200, 1e-108, 1.5e308),
+    (1e-150, 1e-150, 1e300),
+    (1e-300, 1e300, 1.0),
+    (1e300, 1e-300, -1.0),
+    (1e10, 1e-44, 1e34),
+    (1e-44, 1e10, 1e34),
+    (1e30, 1e30, 1e-60),
+    (1e-30, 1e-30, 1e60),
+    (1e-40, 1e38, 1e2),
+    (0.0, 1e300, 1e300),
+    (1e300, 0.0, 1e300),
+    (1.0, 1.0, 5e-324),
+]
+
+
+IN_BOTH_TYPES = [
+    (kind, *case)
+    for kind in (np.float32, np.float64)
+    for case in ORDINARY_SCORES
+    if max(case[:2]) < float(np.finfo(kind).max) / 10
+]
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize(("kind", "of_query", "of_key", "scale"), IN_BOTH_TYPES)
+def test_scores_that_are_right_whatever_they_are_made_of(
+    kind: Any, of_query: float, of_key: float, scale: float, tensors: bool
+) -> None:
+    """The scale times a query may overflow where the score does not."""
+    query, key, value = SMALL
+    query, key = (query * of_query).astype(kind), (key * of_key).astype(kind)
+    check_attention(query, key, value.astype(kind), scale=scale, tensors=tensors)
+
+
+def test_scores_beyond_all_floats(dtype: Any) -> None:
+    """Scores that are not finite are refused, with everything that they are made of."""
+    query, key, value = SMALL.astype(dtype)
+    message = r"query and key must be small enough for their products, got entries up to .* scale"
+    with pytest.raises(ValueError, match=message):
+        akmv.attention(1e20 * query, 1e20 * key, value, scale=1e300)
+
+
+@pytest.mark.parametrize("name", ["two small", "two of them", "masked out", "one row"])
+def test_causal_masks_of_huge_numbers(name: str, dtype: Any) -> None:
+    """Of a row only what a query sees is told apart."""
+    mask = HUGE_MASKS[name] * np.ones((6, 1))
+    query, key, value = SMALL.astype(dtype)
+    found = akmv.attention(query, key, value, attn_mask=mask, is_causal=True)
+    hidden = np.where(np.tri(6) > 0, mask, -np.inf)
+    wide = [a.astype(np.float64) for a in (query, key, value)]
+    expected = attention_by_definition(*wide, 3**-0.5, hidden)
+    np.testing.assert_allclose(found, expected, atol=100 * np.finfo(dtype).eps)
 
 
 FEW_GIGABYTES = """

@@ -159,7 +159,7 @@ def attention(
     n_threads = _check.threads(n_threads)
     if scale is None:
         scale = 1 / math.sqrt(max(arrays["query"].shape[-1], 1))
-    inputs = _Inputs(arrays, mask, enable_gqa)
+    inputs = _Inputs(arrays, mask, enable_gqa, is_causal)
     run = _Run(inputs, scale, is_causal, eps, delta, rng, n_threads, return_info)
     output, reason = run(method)
     output = output.astype(inputs.dtype, copy=False)
@@ -182,17 +182,33 @@ class _Inputs:
     arrays: dict[str, Array]
     mask: Mask | None
     enable_gqa: bool
+    is_causal: bool
 
     @cached_property
     def dtype(self) -> np.dtype[np.floating]:
         """The common type."""
         return np.result_type(*self.arrays.values())
 
+    @cached_property
+    def computing(self) -> np.dtype[np.floating]:
+        """The common type, or float64 for numbers in the mask that are too large for it."""
+        wide = np.dtype(np.float64)
+        if self.dtype == wide or self.mask is None or self.mask.dtype == np.bool_:
+            return self.dtype
+        if self.mask.max(initial=-np.inf) > _highest_score(self.dtype):
+            return wide
+        below = (self.mask < np.finfo(self.dtype).min) & (self.mask > -np.inf)
+        if not below.any():
+            return self.dtype
+        # -1e300 is as good as -infinity where every query sees a key with far more.
+        far_more = self.mask.max(axis=-1, initial=-np.inf) > -_highest_score(self.dtype)
+        return self.dtype if far_more.all() and not self.is_causal else wide
+
     def heads(self, computing: np.dtype[np.floating]) -> Heads:
         """Laid out in the computing type."""
         mask = self.mask
         if mask is not None and mask.dtype != np.bool_:
-            with np.errstate(over="ignore"):  # -1e300 is as good as -infinity
+            with np.errstate(over="ignore"):
                 mask = mask.astype(computing, copy=False)
         query, key, value = (a.astype(computing, copy=False) for a in self.arrays.values())
         return arrange(query, key, value, mask, self.enable_gqa)
@@ -217,9 +233,10 @@ class _Run:
         full: bool,
     ) -> None:
         self.inputs = inputs
-        self.heads = inputs.heads(inputs.dtype)
+        self.heads = inputs.heads(inputs.computing)
         self.largest_value: float | None = None  # unknown until looked for
-        self.scale = scale
+        self.given_scale = scale
+        self.scale = scale  # of the heads as they are laid out
         self.is_causal = is_causal
         self.eps = eps
         self.delta = delta
@@ -284,21 +301,32 @@ class _Run:
         """Reject numbers that are not finite and make room for large ones; the largest value."""
         largest = self.inputs.largest(self.n_threads)
         self.largest_value = largest.value
-        computing = _wide_enough(largest, self.reach(largest), self.inputs.dtype)
-        if computing != self.inputs.dtype:
-            self.heads = self.inputs.heads(computing)
+        if not self.is_in_range(largest):
+            self.heads = self.inputs.heads(np.dtype(np.float64))
+        if not self.is_in_range(largest):
+            self.heads, self.scale = _balanced(self.heads, self.scale, largest)
         return largest.value
 
-    def reach(self, largest: _Largest) -> float:
-        """Bound of the magnitude of scores."""
+    def is_in_range(self, largest: _Largest) -> bool:
+        """Whether neither scores nor scaled queries leave the range of the computing type."""
+        kind = np.finfo(self.heads.keys.dtype)
         n_dims: int = self.heads.keys.shape[2]
-        return largest.query * largest.key * n_dims * max(abs(self.scale), 1.0)
+        size = abs(self.scale)
+        reach = largest.query * largest.key * n_dims * max(size, 1.0)
+        # The smallest of scaled queries lose digits; scores must not show it.
+        lost = largest.key * n_dims * float(kind.smallest_subnormal)
+        return (
+            max(reach, largest.query * size) <= _highest_score(self.heads.keys.dtype)
+            and size <= _highest_score(np.dtype(np.float64))
+            and lost <= kind.eps
+        )
 
     def are_usual(self, largest: _Largest) -> bool:
         """Whether exact attention in their own type was right for these inputs; not with a NaN."""
         kind = self.heads.keys.dtype
-        scores_are_finite = self.reach(largest) <= _highest_score(kind)
-        return scores_are_finite and _needs_no_scaling(largest.value, self.heads.n_keys, kind)
+        return self.is_in_range(largest) and _needs_no_scaling(
+            largest.value, self.heads.n_keys, kind
+        )
 
     def sample(self) -> str:
         """Sample the heads where it pays; why the others are left."""
@@ -347,16 +375,14 @@ class _Run:
 
     def exact(self, heads: Index) -> Array:
         """Outputs of these heads, with a look at the inputs where that is due."""
-        compute = partial(
-            Heads.exact, scale=self.scale, is_causal=self.is_causal, n_threads=self.n_threads
-        )
+        compute = partial(Heads.exact, is_causal=self.is_causal, n_threads=self.n_threads)
         if self.largest_value is None:
-            sums = compute(self.heads, heads)
+            sums = compute(self.heads, heads, scale=self.scale)
             if self.are_usual(_Largest(*sums.largest.tolist())):
                 return sums.out
         largest_value = self.look() if self.largest_value is None else self.largest_value
         values, exponent = _scaled_values(self.heads.values, largest_value, self.heads.n_keys)
-        out = compute(replace(self.heads, values=values), heads).out
+        out = compute(replace(self.heads, values=values), heads, scale=self.scale).out
         return np.ldexp(out, exponent) if exponent else out
 
     def by_the_paper(self) -> str:
@@ -365,8 +391,8 @@ class _Run:
 
         if self.heads.mask is not None or self.is_causal:
             raise ValueError('method="paper" takes neither attn_mask nor is_causal=True.')
-        if self.scale <= 0:
-            raise ValueError(f'method="paper" needs a positive scale, got {self.scale!r}.')
+        if self.given_scale <= 0:
+            raise ValueError(f'method="paper" needs a positive scale, got {self.given_scale!r}.')
         reason = "Lemma 4.1 and ApproxKMV (Algorithm 3), as asked"
         if self.pairs_exact == 0:
             return reason
@@ -434,7 +460,7 @@ class _Run:
         method = methods.pop() if len(methods) == 1 else "mixed"
         numbers = {
             "heads": len(infos),
-            "scale": self.scale,
+            "scale": self.given_scale,
             "dtype": str(self.heads.keys.dtype),
             "isa": leaves.ISA,
             "n_threads": self.n_threads or default_threads(),
@@ -447,19 +473,27 @@ def _highest_score(dtype: np.dtype[np.floating]) -> float:
     return float(np.finfo(dtype).max) / 4
 
 
-def _wide_enough(
-    largest: _Largest, reach: float, dtype: np.dtype[np.floating]
-) -> np.dtype[np.floating]:
-    """The computing type, or float64 where scores up to ``reach`` would overflow float32."""
-    if reach <= _highest_score(dtype):
-        return dtype
-    wide = np.dtype(np.float64)
-    if reach <= _highest_score(wide):
-        return wide
-    raise ValueError(
-        f"query and key must be small enough for their products, got entries up to "
-        f"{largest.query:g} and {largest.key:g}."
+# Queries and keys of extreme magnitude are brought to about 2 to this, in double precision: their
+# products are finite, and what is lost of their smallest entries is not seen in any score.
+_BALANCED_EXPONENT = 500
+
+
+def _balanced(heads: Heads, scale: float, largest: _Largest) -> tuple[Heads, float]:
+    """The same scores from queries, keys and a scale that are multiplied by powers of two."""
+    n_dims: int = heads.keys.shape[2]
+    factors = abs(scale), largest.query, largest.key, n_dims
+    if not all(factors):  # every score is 0
+        return heads, 0.0
+    if sum(map(math.log2, factors)) > math.log2(_highest_score(heads.keys.dtype)):
+        raise ValueError(
+            f"query and key must be small enough for their products, got entries up to "
+            f"{largest.query:g} and {largest.key:g} and the scale {scale:g}."
+        )
+    of_query, of_key = (_BALANCED_EXPONENT - math.frexp(most)[1] for most in largest[:2])
+    balanced = replace(
+        heads, queries=np.ldexp(heads.queries, of_query), keys=np.ldexp(heads.keys, of_key)
     )
+    return balanced, math.ldexp(scale, -of_query - of_key)
 
 
 def _needs_no_scaling(most: float, n_keys: int, dtype: np.dtype[np.floating]) -> bool:

@@ -135,7 +135,8 @@ def measured_attention_error(
     if is_causal:
         scores = np.where(np.arange(len(key)) <= rows[:, None], scores, -np.inf)
     most = scores.max(axis=1, initial=-np.inf, keepdims=True)
-    weights = np.exp(scores - np.where(np.isfinite(most), most, 0.0))
+    with np.errstate(over="ignore"):  # what is further below than a float can say counts nothing
+        weights = np.exp(scores - np.where(np.isfinite(most), most, 0.0))
     totals = weights.sum(axis=1, keepdims=True)
     weights /= np.where(totals > 0, totals, 1.0)
     return math.sqrt(len(output) / n_rows) * norm(output[rows] - weights @ value)
