@@ -273,3 +273,37 @@ def test_memory_does_not_grow_with_idle_threads() -> None:
     """No more scratch than there are tasks, however many threads are allowed."""
     run = subprocess.run([sys.executable, "-c", FEW_GIGABYTES], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+MIXED: list[tuple[Any, Any, torch.dtype]] = [
+    (HALF, HALF, HALF),
+    (HALF, torch.bfloat16, SINGLE),
+    (HALF, SINGLE, SINGLE),
+    (HALF, np.float16, SINGLE),
+    (HALF, np.float32, SINGLE),
+    (HALF, np.float64, DOUBLE),
+    (SINGLE, np.float64, DOUBLE),
+    (HALF, np.int8, SINGLE),
+    (HALF, np.int32, DOUBLE),
+    (HALF, torch.int32, DOUBLE),
+    (HALF, list, DOUBLE),
+]
+
+
+@pytest.mark.parametrize(("of_key", "of_value", "expected"), MIXED)
+def test_tensors_and_arrays_together(of_key: Any, of_value: Any, expected: torch.dtype) -> None:
+    """The output has a type that holds every value, so that no mean of finite ones is infinite."""
+    key = torch.zeros((6, 3), dtype=of_key)
+    if isinstance(of_value, torch.dtype):
+        most = torch.finfo(of_value).max if of_value.is_floating_point else 2**31 - 1
+        value = torch.full((6, 2), most, dtype=of_value)
+    elif of_value is list:
+        value, most = [[1e6, 1e6]] * 6, 1e6
+    else:
+        most = np.iinfo(of_value).max if of_value in (np.int8, np.int32) else 1e6
+        most = min(most, 65504) if of_value is np.float16 else most
+        value = np.full((6, 2), most, of_value)
+    output = akmv.attention(key, key, value)
+    assert output.dtype == expected
+    np.testing.assert_allclose(output.double().numpy(), np.full((6, 2), float(most)), rtol=1e-2)

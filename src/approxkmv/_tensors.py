@@ -31,11 +31,19 @@ def as_array(value: Any, name: str) -> Any:
     return plain.numpy(force=True)  # also where a sign is still to be changed
 
 
-def as_tensor(array: npt.NDArray[np.floating], inputs: tuple[Any, ...]) -> Any:
-    """The array as a tensor of the common floating type of the tensors among the inputs."""
+def as_tensor(
+    array: npt.NDArray[np.floating],
+    inputs: tuple[Any, ...],
+    computed: tuple[npt.NDArray[np.floating], ...],
+) -> Any:
+    """The array as a tensor of the common type of the inputs, which were computed as these arrays.
+
+    Floating tensors count with their own type, all others with that in which they were computed.
+    """
     torch = sys.modules["torch"]
     dtype = None
-    for value in filter(is_tensor, inputs):
-        dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
-    tensor = torch.from_numpy(array)
-    return tensor.to(dtype) if dtype is not None and dtype.is_floating_point else tensor
+    for value, plain in zip(inputs, computed, strict=True):
+        own = is_tensor(value) and value.dtype.is_floating_point
+        kind = value.dtype if own else torch.from_numpy(plain[:0]).dtype
+        dtype = kind if dtype is None else torch.promote_types(dtype, kind)
+    return torch.from_numpy(array).to(dtype)

@@ -97,7 +97,8 @@ def attention(
         Query i sees keys 0 to i only, counted from the first key as in PyTorch.
     attn_mask : array_like or tensor, broadcastable to (..., n_queries, n_keys), or None
         Truth values, True where a pair counts; or numbers added to the scores, :math:`-\infty`
-        where a pair does not count. May be combined with ``is_causal``.
+        where a pair does not count. May be combined with ``is_causal``. Numbers that float32 cannot
+        hold count as what they are.
     enable_gqa : bool
         Grouped queries: the third dimension from the end counts heads, and query has a multiple of
         the heads of key and value.
@@ -121,8 +122,9 @@ def attention(
     Returns
     -------
     output : ndarray or tensor, shape (..., n_queries, n_columns)
-        A tensor of their common type if query, key or value is one, otherwise an array of the
-        computing type. A query that sees no key gets 0.
+        An array of the computing type; if query, key or value is a tensor a tensor of their common
+        type, in which arrays, and integers, count with their computing type. A query that sees no
+        key gets 0.
     info : AttentionInfo
         Only with ``return_info``.
 
@@ -163,7 +165,10 @@ def attention(
     run = _Run(inputs, scale, is_causal, eps, delta, rng, n_threads, return_info)
     output, reason = run(method)
     output = output.astype(inputs.dtype, copy=False)
-    result = as_tensor(output, given) if any(map(is_tensor, given)) else output
+    if any(map(is_tensor, given)):
+        result = as_tensor(output, given, tuple(arrays.values()))
+    else:
+        result = output
     return (result, run.info(reason)) if return_info else result
 
 
