@@ -307,3 +307,29 @@ def test_tensors_and_arrays_together(of_key: Any, of_value: Any, expected: torch
     output = akmv.attention(key, key, value)
     assert output.dtype == expected
     np.testing.assert_allclose(output.double().numpy(), np.full((6, 2), float(most)), rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", [HALF, torch.bfloat16, SINGLE, DOUBLE])
+def test_mean_of_the_largest_number(kind: torch.dtype) -> None:
+    """Rounding of the mean does not lead beyond the largest number."""
+    rng = np.random.default_rng(0)
+    query, key = (torch.from_numpy(rng.standard_normal((50, 3))).to(kind) for _ in range(2))
+    value = torch.full((50, 2), torch.finfo(kind).max, dtype=kind)
+    value[:, 1] *= -1
+    output = akmv.attention(query, key, value)
+    assert torch.isfinite(output).all()
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1.7e308])
+def test_sampled_attention_of_extreme_values(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squares of values overflow and underflow; the error promised is that of the values."""
+    monkeypatch.setattr("approxkmv.engine.attention._FEWEST_FOR_MEAN", 0)
+    rng = np.random.default_rng(0)
+    query, key, value = rng.uniform(-1, 1, (3, 1000, 2))
+    options = {"scale": 300.0, "rng": 0}
+    found, info = akmv.attention(query, key, value * size, return_info=True, **options)
+    expected = akmv.attention(query, key, value, eps=0, **options)
+    assert np.linalg.norm(found / size - expected) <= 0.1 * np.linalg.norm(value)
+    assert info.heads[0].output_norm == pytest.approx(
+        np.linalg.norm(found / size) / np.linalg.norm(value)
+    )

@@ -22,6 +22,7 @@ from approxkmv._warnings import AssumptionWarning
 from approxkmv.info import AttentionInfo, HeadInfo, Plan
 from approxkmv.leaves import Array, Index
 from approxkmv.rounding import attention_bound, measured_attention_error, norm
+from approxkmv.rounding import largest as max_magnitude
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _NAMES = ("query", "key", "value")
@@ -341,8 +342,12 @@ class _Run:
         # A seed for each head: what is drawn for one does not depend on the others.
         seeds = self.rng.integers(2**63, size=len(self.heads))
         for head in range(len(self.heads)):
+            query, key, value = self.heads.points(head)
+            value, exponent = _near_one(value)
             found = sampled_attention(
-                *self.heads.points(head),
+                query,
+                key,
+                value,
                 scale=self.scale,
                 is_causal=self.is_causal,
                 eps=self.eps,
@@ -351,11 +356,13 @@ class _Run:
                 n_threads=self.n_threads,
             )
             if found is not None:
+                output = _given_back(found.output, exponent)
                 if len(self.heads) == 1:  # no copy
-                    self.output = found.output[None]
+                    self.output = output[None]
                 else:
-                    self.output[head] = found.output
-                self.report(head, "sampled", found.error_estimate, found.pairs, found.numbers)
+                    self.output[head] = output
+                error = found.error_estimate
+                self.report(head, "sampled", error, found.pairs, found.numbers, exponent)
         self.seconds["sampled"] = time.perf_counter() - start
         others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"
         return f"{len(self.infos)} of {len(self.heads)} heads sampled{others}"
@@ -388,7 +395,7 @@ class _Run:
         largest_value = self.look() if self.largest_value is None else self.largest_value
         values, exponent = _scaled_values(self.heads.values, largest_value, self.heads.n_keys)
         out = compute(replace(self.heads, values=values), heads, scale=self.scale).out
-        return np.ldexp(out, exponent) if exponent else out
+        return _given_back(out, exponent)
 
     def by_the_paper(self) -> str:
         """Every head through the Gaussian kernel."""
@@ -432,14 +439,19 @@ class _Run:
         error: float,
         pairs: int,
         numbers: Mapping[str, object],
+        exponent: int = 0,
     ) -> None:
-        """Keep what was done for a head; errors and norms are divided by that of its values."""
+        """Keep what was done for a head; errors and norms are divided by that of its values.
+
+        The error is in units of two to the exponent.
+        """
         if not self.full:
             self.infos[head] = None
             return
-        value = self.heads.points(head)[2]
+        value, of_value = _near_one(self.heads.points(head)[2])
+        error = math.ldexp(error, exponent - of_value)
         length = norm(value)
-        output = self.output[head].astype(np.float64)
+        output = np.ldexp(self.output[head].astype(np.float64), -of_value)
         mean = value.mean(axis=0, dtype=np.float64) if len(value) else 0.0
         self.infos[head] = HeadInfo(
             method,
@@ -512,6 +524,27 @@ def _scaled_values(values: Array, most: float, n_keys: int) -> tuple[Array, int]
         return values, 0
     exponent = math.frexp(most)[1]
     return np.ldexp(values, -exponent), exponent
+
+
+# Beyond two to this, or below two to minus this, squares of values leave the range of a type.
+_SQUARED_EXPONENT = 60
+
+
+def _near_one(values: Array) -> tuple[Array, int]:
+    """Values whose squares are in range, and the exponent of two taken out."""
+    exponent = math.frexp(max_magnitude(values))[1]
+    if abs(exponent) <= _SQUARED_EXPONENT:
+        return values, 0
+    return np.ldexp(values, -exponent), exponent
+
+
+def _given_back(output: Array, exponent: int) -> Array:
+    """Outputs with the exponent of two that was taken out; no mean is beyond the largest value."""
+    if exponent == 0:
+        return output
+    most = np.finfo(output.dtype).max
+    with np.errstate(over="ignore"):
+        return np.clip(np.ldexp(output, exponent), -most, most)
 
 
 def _ratio(a: float, b: float) -> float:

@@ -247,7 +247,8 @@ def _sharpness(head: AttentionHead, n_threads: int | None) -> Float64:
     longest = np.argpartition(-lengths, min(_LONGEST_KEYS, n_keys) - 1)[:_LONGEST_KEYS]
     moved = head.scale * (head.keys[longest] - sample.mean(axis=0))
     no_centre = np.zeros(head.queries.shape[1])
-    columns = np.ascontiguousarray(moved.T, np.float32)
+    with np.errstate(over="ignore"):
+        columns = np.ascontiguousarray(moved.T, np.float32)
     highest = project(head.queries, everyone, no_centre, columns, n_threads=n_threads).max(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         # The mean of exponentials of normally distributed scores is that of half the variance.
