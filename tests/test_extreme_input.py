@@ -333,3 +333,63 @@ def test_sampled_attention_of_extreme_values(size: float, monkeypatch: pytest.Mo
     assert info.heads[0].output_norm == pytest.approx(
         np.linalg.norm(found / size) / np.linalg.norm(value)
     )
+
+
+def unit_kernel(size: float, kind: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Points, and their kernel matrix if bandwidths are one over the size."""
+    points = np.random.default_rng(5).standard_normal((200, 3)).astype(kind)
+    distances = np.linalg.norm(points[:, None] - points.astype(np.float64), axis=2)
+    with np.errstate(over="ignore", under="ignore"):
+        return points, np.exp(-0.5 * np.square(distances * size))
+
+
+def fits(kind: Any, bandwidth: float, size: float) -> bool:
+    """Whether the type holds points of this size in bandwidths, with all their digits."""
+    range_ = np.finfo(kind)
+    return float(range_.tiny) / float(range_.eps) < size * bandwidth < float(range_.max) / 10
+
+
+# Types of points, bandwidths, and magnitudes of points next to them.
+UNITS = [
+    (kind, bandwidth, size)
+    for kind in (np.float32, np.float64)
+    for bandwidth in (1e-300, 1e-30, 1.0, 1e30, 1e150, 1e300)
+    for size in (1e-150, 1.0, 1e150)
+    if fits(kind, bandwidth, size)
+]
+
+
+@pytest.mark.parametrize("options", [{"eps": 0.1}, {"eps": 1e300}, {"rtol": 0.1}, {"rtol": 1e300}])
+@pytest.mark.parametrize(("kind", "bandwidth", "size"), UNITS)
+@pytest.mark.usefixtures("looked_at")
+def test_products_in_any_unit(
+    kind: Any, bandwidth: float, size: float, options: dict[str, float]
+) -> None:
+    """Whatever unit a length is measured in, and however large an error is allowed."""
+    points, kernel = unit_kernel(size, kind)
+    given = (points * np.float64(size * bandwidth)).astype(kind)
+    x = np.random.default_rng(6).standard_normal(200)
+    y = akmv.matvec(given, None, x, bandwidth=bandwidth, rng=0, **options)
+    error, product = np.linalg.norm(y - kernel @ x), np.linalg.norm(kernel @ x)
+    allowed = options.get("eps", 0) * np.linalg.norm(x) + options.get("rtol", 0) * product
+    assert error <= allowed
+    if "eps" in options:
+        operator = akmv.GaussianKernel(given, bandwidth=bandwidth, rng=0, **options)
+        assert np.linalg.norm(operator @ x - kernel @ x) <= allowed
+
+
+@pytest.mark.parametrize(("kind", "bandwidth", "size"), UNITS)
+def test_diagnosis_in_any_unit(kind: Any, bandwidth: float, size: float) -> None:
+    """All that is reported is finite, and c is that of the definition."""
+    points, kernel = unit_kernel(size, kind)
+    given = (points * np.float64(size * bandwidth)).astype(kind)
+    report = akmv.diagnose(given, bandwidth=bandwidth)
+    assert report.c == pytest.approx(kernel.sum() / 200 - 1, rel=1e-4, abs=1e-12)
+    assert np.isfinite([*report.log_quantiles.values(), *report.log_row_sums]).all()
+    assert "Infinity" not in str(report)
+
+
+def test_diagnosis_of_nothing_but_zeros() -> None:
+    """Where not even the logarithm of an entry can be told there is no constant."""
+    with pytest.raises(ValueError, match=r"bandwidth must be large enough .*, got 1e-200"):
+        akmv.diagnose(POINTS, POINTS + 100, bandwidth=1e-200)

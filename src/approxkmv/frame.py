@@ -26,6 +26,8 @@ _TOLERANCE = {np.dtype(np.float32): 2e-4, np.dtype(np.float64): 1e-9}
 # Coordinates are kept below 2^this where differences are taken: a difference is then finite, and
 # its square overflows to infinity only where the kernel value is 0.
 _LARGEST_EXPONENT = {np.dtype(np.float32): 126, np.dtype(np.float64): 1022}
+# Bandwidths from two to minus this to two to this are taken as they are.
+_USUAL_EXPONENT = 24
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,39 @@ def make_frame(
     if radius <= most and not differences:
         return Frame(centre, factor, _slope(bandwidth * factor, keys.dtype), False, radius)
     # Raw coordinates: a centre would round them, differences do not need one.
-    room = _LARGEST_EXPONENT[keys.dtype] - math.frexp(largest)[1]
-    factor = min(factor, math.ldexp(1.0, min(room, 1000)))
-    slope = -0.5 * _slope(bandwidth * factor, keys.dtype)
+    factor, slope = of_differences(bandwidth, largest, keys.dtype)
     return Frame(np.zeros_like(centre), factor, slope, True, radius)
+
+
+def of_differences(
+    bandwidth: float, largest: float, dtype: np.dtype[np.floating]
+) -> tuple[float, float]:
+    """A power of two for coordinates up to ``largest``, and the slope over their squared distance.
+
+    Scaled differences are finite; their squares are infinite only where the kernel is 0.
+    """
+    room = _LARGEST_EXPONENT[dtype] - math.frexp(largest)[1]
+    factor = min(_power_of_two(bandwidth), math.ldexp(1.0, min(room, 1000)))
+    return factor, -0.5 * _slope(bandwidth * factor, dtype)
+
+
+def usual_units(queries: Array, keys: Array, bandwidth: float) -> tuple[Array, Array, float] | None:
+    """The same kernel matrix with a bandwidth whose square is an ordinary number.
+
+    Points are multiplied by a power of two; None where they would be too many bandwidths from 0.
+    ``queries is keys`` stays so.
+    """
+    exponent = math.frexp(bandwidth)[1]
+    if abs(exponent) <= _USUAL_EXPONENT:
+        return queries, keys, bandwidth
+    highest = _LARGEST_EXPONENT[keys.dtype] // 2
+    for points in (keys, queries):
+        largest = max(float(points.max(initial=0.0)), -float(points.min(initial=0.0)))
+        if math.frexp(largest)[1] - exponent > highest:
+            return None
+    scaled = np.ldexp(keys, -exponent)
+    others = scaled if queries is keys else np.ldexp(queries, -exponent)
+    return others, scaled, math.ldexp(bandwidth, -exponent)
 
 
 def _centre(keys: Array) -> Float64:

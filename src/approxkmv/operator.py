@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from approxkmv._check import Rng
 from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.outcome import Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
+from approxkmv.frame import usual_units
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
 from approxkmv.product import exact_plan, scaled_columns, unscaled
@@ -194,6 +196,13 @@ def _frozen(
         return None, Outcome("no error is allowed")
     if not worth_a_look(len(kernel.queries), len(kernel.keys), kernel.keys.shape[1]):
         return None, Outcome("the matrix is too small for sampling to pay")
+    units = usual_units(kernel.queries, kernel.keys, bandwidth)
+    if units is None:
+        return None, Outcome("the points are too many bandwidths apart")
+    if units[2] != bandwidth:
+        kernel, bandwidth = prepare(*units, n_threads=kernel.n_threads), units[2]
+    # No product is longer than this, so that no larger error is ever made.
+    eps = min(eps, math.sqrt(len(kernel.queries) * len(kernel.keys)))
     from approxkmv.engine.frozen import freeze
 
     return freeze(kernel, bandwidth, eps=eps, rng=rng, max_memory=max_memory)

@@ -20,6 +20,7 @@ from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
 from approxkmv.engine.outcome import Clock, Limit, Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
+from approxkmv.frame import usual_units
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.leaves import Array
 from approxkmv.rounding import frobenius, measured_error, measured_rounding, rounding_bound
@@ -409,6 +410,10 @@ def _sampled_product(
         return None, None, Outcome("the product is too small for sampling to pay")
     limit = Limit(max_seconds)
     start = time.perf_counter()
+    units = usual_units(queries, keys, bandwidth)
+    if units is None:
+        return None, None, Outcome("the points are too many bandwidths apart")
+    queries, keys, bandwidth = units
     kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
     columns, exponent = scaled_together(x, keys.dtype)
     prepared = time.perf_counter() - start
@@ -463,9 +468,10 @@ def _within(
     left = frobenius(lengths)
     if left == 0:
         return None, None, Outcome("x is zero, or has only entries larger than the error allowed")
-    outcome = sampled(
-        kernel, bandwidth, rest, eps=eps * x_norm / left, delta=delta, rng=rng, limit=limit
-    )
+    # No product is longer than this, so that no larger error is ever made.
+    most = math.sqrt(len(kernel.queries) * len(kernel.keys))
+    allowed = min(eps * x_norm / left, most)
+    outcome = sampled(kernel, bandwidth, rest, eps=allowed, delta=delta, rng=rng, limit=limit)
     sample = outcome.sample
     if sample is None:
         return None, None, outcome

@@ -17,8 +17,9 @@ from approxkmv.diagnosis.measure import Advance, measure_all
 from approxkmv.diagnosis.predict import predict
 from approxkmv.diagnosis.report import Diagnosis
 from approxkmv.diagnosis.sampled import measure_rows
+from approxkmv.frame import of_differences
 from approxkmv.leaves import Array
-from approxkmv.paper.assumption import log_kernel
+from approxkmv.paper.assumption import LOWEST_LOG, log_kernel
 
 # Up to this many entries all are looked at: 8,192 queries and keys, 7 s in 100 dimensions.
 _EXACT_PAIRS = 1 << 26
@@ -105,6 +106,12 @@ def diagnose(
             n_threads=n_threads,
             advance=lambda share: advance(0.6 * share),
         )
+    log_sums = np.maximum(measured.log_row_sums, LOWEST_LOG)
+    if log_sums.max() <= LOWEST_LOG / 2:
+        raise ValueError(
+            "bandwidth must be large enough for the logarithm of an entry of the matrix, "
+            f"got {bandwidth!r}."
+        )
     growth = measure_growth(
         q,
         k,
@@ -117,7 +124,6 @@ def diagnose(
     advance(0.2)
     plan, speed_ups = predict(q, k, bandwidth, eps, generator, n_threads)
     advance(0.2)
-    log_sums = measured.log_row_sums
     return Diagnosis(
         n_queries=len(q),
         n_keys=len(k),
@@ -182,5 +188,7 @@ def _log_quantiles(
 
 
 def _log_pairs(queries: Array, keys: Array, bandwidth: float) -> npt.NDArray[np.float64]:
-    difference = (queries.astype(np.float64) - keys) / bandwidth
-    return np.asarray(-0.5 * np.einsum("ij,ij->i", difference, difference))
+    largest = max(float(np.abs(points).max(initial=0.0)) for points in (queries, keys))
+    factor, slope = of_differences(bandwidth, largest, np.dtype(np.float64))
+    difference = factor * queries.astype(np.float64) - factor * keys.astype(np.float64)
+    return np.asarray(np.maximum(slope * np.einsum("ij,ij->i", difference, difference), LOWEST_LOG))

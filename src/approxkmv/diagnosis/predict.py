@@ -12,6 +12,7 @@ import numpy as np
 from approxkmv.engine.outcome import worth_a_look
 from approxkmv.engine.planner import predicted
 from approxkmv.exact import prepare
+from approxkmv.frame import usual_units
 from approxkmv.info import Plan
 from approxkmv.leaves import Array
 
@@ -29,11 +30,15 @@ def predict(
     """Plan for ``eps``, and speed-ups over the exact product at the usual tolerances."""
     tolerances = sorted({*TOLERANCES, eps} - {0.0}, reverse=True)
     numbers: dict[str, object] = {}
+    units = usual_units(queries, keys, bandwidth)
     if not worth_a_look(len(queries), len(keys), keys.shape[1]):
         speed_ups = dict.fromkeys(tolerances, 1.0)
         method, reason = "exact", "so small that computing every pair is the fastest"
+    elif units is None:
+        speed_ups = dict.fromkeys(tolerances, 1.0)
+        method, reason = "exact", "the points are too many bandwidths apart"
     else:
-        kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+        kernel, bandwidth = prepare(*units, n_threads=n_threads), units[2]
         found = predicted(kernel, bandwidth, np.ones((len(keys), 1), keys.dtype), tolerances, rng)
         speed_ups = {e: one.speed_up for e, one in found.items()}
         method, reason = "exact", "no error is allowed"

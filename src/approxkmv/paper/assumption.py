@@ -18,17 +18,20 @@ from scipy import special
 from scipy.spatial import distance
 
 from approxkmv import leaves
+from approxkmv.frame import of_differences
 from approxkmv.paper.find_heavy import HeavyPairs
 from approxkmv.paper.shared_draws import largest_mean
 
 Array = npt.NDArray[np.floating]
 Float = npt.NDArray[np.float64]
 
+# Differences of logarithms, and means of them, stay finite.
+LOWEST_LOG = -1e300
 _BLOCK = 1 << 22  # entries of K in memory at a time: 32 MB
 
 
 def log_kernel(queries: Array, keys: Array, bandwidth: float) -> Float:
-    """Logarithms of the entries of K, by direct differences.
+    """Logarithms of the entries of K, by direct differences; lower ones count as -1e300.
 
     Examples
     --------
@@ -36,8 +39,12 @@ def log_kernel(queries: Array, keys: Array, bandwidth: float) -> Float:
     >>> float(log_kernel(np.array([[0.0]]), np.array([[100.0]]), 1.0)[0, 0])
     -5000.0
     """
-    squared = distance.cdist(queries, keys, "sqeuclidean")
-    return np.asarray(squared * (-0.5 / bandwidth**2))
+    largest = max(float(np.abs(points).max(initial=0.0)) for points in (queries, keys))
+    factor, slope = of_differences(bandwidth, largest, np.dtype(np.float64))
+    q, k = (np.multiply(points, factor, dtype=np.float64) for points in (queries, keys))
+    logs = distance.cdist(q, k, "sqeuclidean")
+    logs *= slope
+    return np.asarray(np.maximum(logs, LOWEST_LOG, out=logs))
 
 
 @dataclass(frozen=True)
