@@ -169,3 +169,35 @@ def test_bad_input() -> None:
         eigenvalues(aslinearoperator(np.eye(40)), 2, refine=True)
     with pytest.raises(TypeError, match="rng must be an integer"):
         eigenvalues(K, 2, rng="seed")  # type: ignore[arg-type]
+
+
+SPECIAL = {
+    "identity": np.eye(64),
+    "nothing": np.zeros((64, 64)),
+    "tiny identity": 1e-30 * np.eye(64),
+    "one apart": np.diag(np.r_[2.0, np.ones(63)]),
+    "not square": np.eye(70, 64),
+}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_matrices_from_which_no_krylov_space_grows(name: str, kind: Any) -> None:
+    """Near the identity and near 0 ARPACK gives up; the values are found nevertheless."""
+    dense = SPECIAL[name].astype(kind)
+    expected = np.linalg.svd(dense.astype(np.float64), compute_uv=False)[:3]
+    solvers = [akmv.spectrum.singular_values]
+    if dense.shape[0] == dense.shape[1]:
+        solvers.append(akmv.spectrum.eigenvalues)
+    for solve in solvers:
+        found = solve(aslinearoperator(dense), 3, rng=0)
+        np.testing.assert_allclose(found.values, expected, rtol=1e-5)
+        rounding = 64 * np.finfo(kind).eps * expected[0]  # of products, of which no bar tells
+        assert (np.abs(found.values - expected) <= found.errors + rounding).all()
+
+
+def test_kernel_near_the_identity_in_single_precision() -> None:
+    """Points so far apart that only the diagonal is left."""
+    points = np.random.default_rng(0).standard_normal((122, 8)).astype(np.float32)
+    found = akmv.spectrum.singular_values(akmv.GaussianKernel(points, bandwidth=0.05), 3, rng=0)
+    np.testing.assert_allclose(found.values, np.ones(3), rtol=1e-5)

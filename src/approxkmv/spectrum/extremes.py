@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, svds
+from scipy.sparse.linalg import (
+    ArpackError,
+    ArpackNoConvergence,
+    LinearOperator,
+    eigsh,
+    svds,
+)
 
 from approxkmv import _check
 from approxkmv._check import Rng
@@ -215,8 +221,7 @@ def singular_values(
         dense = K @ eye if K.shape[1] <= K.shape[0] else (K.T @ eye).T
         right = np.linalg.svd(np.asarray(dense, np.float64), full_matrices=False)[2][:k].T
     else:
-        start = generator.standard_normal(min(K.shape)).astype(K.dtype)
-        right = svds(K, k=k, tol=tol, v0=start, return_singular_vectors="vh")[2].T
+        right = _arpack_right(K, k, tol, generator)
     right = np.linalg.qr(np.asarray(right, np.float64))[0]
     product = np.asarray(K @ right.astype(K.dtype), np.float64)
     left, values, rotation = np.linalg.svd(product, full_matrices=False)
@@ -243,11 +248,45 @@ def _arpack(K: LinearOperator, k: int, tol: float, rng: np.random.Generator) -> 
     try:
         vectors: Array = eigsh(K, k=k, which="LA", tol=tol, v0=start)[1]
     except ArpackNoConvergence as stopped:
-        raise ValueError(
-            f"tol={tol:g} could not be reached for k={k} eigenvalues, {len(stopped.eigenvalues)} "
-            "have been; use a larger tol or another k."
-        ) from None
+        raise _not_reached(stopped, tol, f"k={k} eigenvalues") from None
+    except ArpackError:
+        vectors = lobpcg(K, k, tol=tol, max_iter=_MAX_BLOCKS, rng=rng)
     return vectors
+
+
+def _arpack_right(K: LinearOperator, k: int, tol: float, rng: np.random.Generator) -> Array:
+    """Right singular vectors.
+
+    Near 0, or near a matrix with orthogonal rows of one length, any vector is about as good as any
+    other: no Krylov space grows from it and ARPACK gives up, but blocks are no worse off.
+    """
+    start = rng.standard_normal(min(K.shape)).astype(K.dtype)
+    try:
+        right: Array = svds(K, k=k, tol=tol, v0=start, return_singular_vectors="vh")[2].T
+    except ArpackNoConvergence as stopped:
+        raise _not_reached(stopped, tol, f"k={k} singular values") from None
+    except ArpackError:
+        right = lobpcg(_normal(K), k, tol=tol, max_iter=_MAX_BLOCKS, rng=rng)
+    return right
+
+
+def _normal(K: LinearOperator) -> LinearOperator:
+    """The matrix ``K^T K``, also where single precision cannot hold its entries."""
+
+    def product(x: Array) -> Float64:
+        y = np.asarray(K @ x.astype(K.dtype), np.float64)
+        size = float(np.abs(y).max(initial=0.0)) or 1.0
+        return size * np.asarray(K.T @ (y / size).astype(K.dtype), np.float64)
+
+    n = K.shape[1]
+    return LinearOperator((n, n), matvec=product, matmat=product, dtype=K.dtype)
+
+
+def _not_reached(stopped: ArpackNoConvergence, tol: float, wanted: str) -> ValueError:
+    return ValueError(
+        f"tol={tol:g} could not be reached for {wanted}, {len(stopped.eigenvalues)} have been; "
+        "use a larger tol or another k."
+    )
 
 
 def _rayleigh_ritz(vectors: Float64, product: Float64) -> Eigenvalues:
