@@ -393,3 +393,22 @@ def test_diagnosis_of_nothing_but_zeros() -> None:
     """Where not even the logarithm of an entry can be told there is no constant."""
     with pytest.raises(ValueError, match=r"bandwidth must be large enough .*, got 1e-200"):
         akmv.diagnose(POINTS, POINTS + 100, bandwidth=1e-200)
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "delta"), [(1e300, 0.05), (1e-30, 0.05), (1e30, 0.05), (1.0, 1e-300)]
+)
+def test_the_paper_with_extreme_numbers(bandwidth: float, delta: float) -> None:
+    """The algorithm of the paper in any unit, and with next to no chance to fail."""
+    x = np.array([1.0, -2.0, 0.5])
+    given = SMALL[0, :3] * bandwidth
+    options = {"method": "paper", "delta": delta, "rng": 0}
+    y = akmv.matvec(given, None, x, bandwidth=bandwidth, **options)
+    expected = akmv.matvec(SMALL[0, :3], None, x, bandwidth=1.0, method="exact")
+    assert np.linalg.norm(y - expected) <= 0.1 * np.linalg.norm(x)
+
+
+def test_the_paper_where_squared_distances_overflow() -> None:
+    """In units of so small a bandwidth the algorithm cannot tell distances."""
+    with pytest.raises(ValueError, match="bandwidth must not be so small next to the points"):
+        akmv.matvec(POINTS, None, ONES, bandwidth=1e-300, method="paper", rng=0)

@@ -23,7 +23,7 @@ from approxkmv.exact import product
 from approxkmv.paper.approx_light import Light, approx_light
 from approxkmv.paper.density import DensityFactory, LevelSets
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
-from approxkmv.paper.inputs import checked
+from approxkmv.paper.inputs import checked, in_usual_units
 from approxkmv.paper.parameters import Constants, Parameters
 from approxkmv.paper.preprocess import Preprocessed, preprocess
 from approxkmv.paper.printed import printed_formulae
@@ -200,6 +200,7 @@ def approx_kmv(
     queries, keys, x = checked(queries, keys, x)
     bandwidth, eps = _check.positive(bandwidth, "bandwidth"), _check.positive(eps, "eps")
     delta, rng = _check.probability(delta), _check.generator(rng)
+    queries, keys, bandwidth = in_usual_units(queries, keys, bandwidth)
     printed = printed_formulae(as_printed)
     n_queries, n_keys = len(queries), len(keys)
     parameters = Parameters.printed(

@@ -20,6 +20,7 @@ from approxkmv.paper.hashing import (
     recall,
 )
 from approxkmv.paper.heavy_plan import plan_heavy
+from approxkmv.paper.inputs import in_usual_units
 
 Array = npt.NDArray[np.floating]
 Index = npt.NDArray[np.int64]
@@ -132,6 +133,7 @@ def find_heavy(
     _check.finite(q, "queries")
     _check.finite(k, "keys")
     bandwidth = _check.positive(bandwidth, "bandwidth")
+    q, k, bandwidth = in_usual_units(q, k, bandwidth)
     _check.one_of(constants, "constants", ("paper", "practical"))
     if recall is not None:
         recall = _check.probability(recall, "recall")
