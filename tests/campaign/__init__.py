@@ -1,0 +1,1 @@
+"""The campaign: looks for broken promises by the million, see README.md."""
