@@ -14,9 +14,12 @@ import approxkmv as akmv
 
 from . import oracles
 from .api import Call
+from .attention_calls import attention
 from .inputs import (
     Arg,
     array,
+    given,
+    options_of,
     or_none,
     positive,
     probability,
@@ -26,6 +29,7 @@ from .inputs import (
     truth,
     word,
 )
+from .more_calls import MORE
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
@@ -78,21 +82,12 @@ class _Points:
         return q.plain, k.plain, self.bandwidth.plain, np.result_type(q.kind, k.kind)  # type: ignore[return-value]
 
 
-def _options(rng: Rng, **makers: Callable[[Rng], Arg]) -> dict[str, Arg]:
-    """Some of these options."""
-    return {name: make(rng) for name, make in makers.items() if rng.random() < 0.3}
-
-
-def _given(options: dict[str, Arg]) -> dict[str, Any]:
-    return {name: arg.value for name, arg in options.items()}
-
-
 def _matvec(rng: Rng) -> Call:
     p = _Points(rng)
     n = p.n_keys + (1 if rng.random() < 0.01 else 0)
     wrong = ["x"] if n != p.n_keys else []
     x = array(rng, (n,) if rng.random() < 0.5 else (n, int(rng.integers(0, 5))), 0.7)
-    options = _options(
+    options = options_of(
         rng,
         eps=tolerance,
         rtol=lambda rng: or_none(tolerance(rng)),
@@ -129,7 +124,7 @@ def _matvec(rng: Rng) -> Call:
     call = Call(
         "matvec",
         lambda: akmv.matvec(
-            *p.values, x.value, bandwidth=p.bandwidth.value, return_info=info, **_given(options)
+            *p.values, x.value, bandwidth=p.bandwidth.value, return_info=info, **given(options)
         ),
         args,
         check,
@@ -152,7 +147,7 @@ def _not_checked(call: Call) -> Call:
 
 def _row_sums(rng: Rng) -> Call:
     p = _Points(rng)
-    options = _options(rng, n_threads=threads)
+    options = options_of(rng, n_threads=threads)
 
     def check(y: Any) -> str | None:
         q, k, bandwidth, kind = p.plain()
@@ -161,7 +156,7 @@ def _row_sums(rng: Rng) -> Call:
 
     return Call(
         "row_sums",
-        lambda: akmv.row_sums(*p.values, bandwidth=p.bandwidth.value, **_given(options)),
+        lambda: akmv.row_sums(*p.values, bandwidth=p.bandwidth.value, **given(options)),
         {**p.args, **options},
         check,
         more_bad=p.more_bad,
@@ -170,7 +165,7 @@ def _row_sums(rng: Rng) -> Call:
 
 def _log_row_sums(rng: Rng) -> Call:
     p = _Points(rng)
-    options = _options(rng, n_threads=threads)
+    options = options_of(rng, n_threads=threads)
     weights = None
     if rng.random() < 0.3:
         weights = array(rng, (p.n_keys,))
@@ -184,7 +179,7 @@ def _log_row_sums(rng: Rng) -> Call:
 
     return Call(
         "log_row_sums",
-        lambda: akmv.log_row_sums(*p.values, bandwidth=p.bandwidth.value, **_given(options)),
+        lambda: akmv.log_row_sums(*p.values, bandwidth=p.bandwidth.value, **given(options)),
         {**p.args, **options},
         check,
         more_bad=p.more_bad,
@@ -193,7 +188,7 @@ def _log_row_sums(rng: Rng) -> Call:
 
 def _operator(rng: Rng) -> Call:
     p = _Points(rng)
-    options = _options(
+    options = options_of(
         rng,
         eps=tolerance,
         delta=probability,
@@ -206,7 +201,7 @@ def _operator(rng: Rng) -> Call:
     x_seed, x_type = int(rng.integers(2**31)), ("f4", "f8", "i4")[rng.integers(3)]
 
     def make() -> tuple[Array, Array]:
-        K = akmv.GaussianKernel(*p.values, bandwidth=p.bandwidth.value, **_given(options))
+        K = akmv.GaussianKernel(*p.values, bandwidth=p.bandwidth.value, **given(options))
         length = K.shape[0 if how in ("rmatvec", "adjoint", "T") else 1]
         shape = (length, 3) if how == "matmat" else (length,)
         x = (4 * np.random.default_rng(x_seed).standard_normal(shape)).astype(x_type)
@@ -230,86 +225,6 @@ def _operator(rng: Rng) -> Call:
         return oracles.differs(y, wanted.reshape(shape), both.reshape(shape), kind)
 
     return Call("GaussianKernel", make, {**p.args, **options}, check, more_bad=p.more_bad)
-
-
-def _attention(rng: Rng) -> Call:
-    m, n = (int(rng.choice(_SIZES[:12])) for _ in range(2))
-    d, r = (int(v) for v in rng.choice(_DIMS, 2))
-    groups = int(rng.choice([1, 2, 3]))
-    gqa = bool(rng.random() < 0.2)
-    lead = ((), (), (2,), (1, 2))[rng.integers(4)] if not gqa else ((2,), (1, 2))[rng.integers(2)]
-    more = (*lead[:-1], lead[-1] * groups) if gqa else lead
-    q, k, v = (
-        array(rng, (*s, a, b), 0.75) for s, a, b in ((more, m, d), (lead, n, d), (lead, n, r))
-    )
-    causal = bool(rng.random() < 0.3)
-    options = _options(
-        rng,
-        eps=tolerance,
-        delta=probability,
-        method=lambda rng: word(rng, ("auto", "exact", "sampled")),
-        n_threads=threads,
-    )
-    options["rng"] = seed(rng)
-    scale = Arg((None, 0.5, -1.0, 0.0, 1e300, 3)[rng.integers(6)] if rng.random() < 0.4 else None)
-    mask = None
-    if rng.random() < 0.3:
-        shape = ((m, n), (1, n), (n,), (m, 1))[rng.integers(4)]
-        truths = rng.random() < 0.5
-        values = rng.random(shape) < 0.7 if truths else _numbers(rng, shape)
-        mask = Arg(values, plain=values, base=values, shown=f"mask {values.dtype} {shape}")
-    args = {"query": q, "key": k, "value": v, "scale": scale, **options}
-    if mask is not None:
-        args["attn_mask"] = mask
-    # Scores that overflow double precision are refused.
-    sizes = [np.abs(a.plain).max(initial=0.0) if a.plain is not None else 1.0 for a in (q, k)]
-    with np.errstate(all="ignore"):
-        reach = sizes[0] * sizes[1] * max(d, 1) * max(abs(scale.value or 1.0), 1.0)
-    doubtful = not reach < 1e300 or (d > 0 and bool(max(sizes) > 1e150))
-
-    def check(y: Any) -> str | None:
-        y = y.detach().float().numpy() if hasattr(y, "detach") else y
-        kind = np.result_type(q.kind, k.kind, v.kind)
-        plain = [np.asarray(a.plain) for a in (q, k, v)]
-        if gqa:
-            plain[1:] = [np.repeat(a, groups, axis=-3) for a in plain[1:]]
-        s = d**-0.5 if scale.value is None and d else 1.0 if scale.value is None else scale.value
-        seen = np.zeros((m, n))
-        if mask is not None:
-            values = np.asarray(mask.plain)
-            seen = seen + (np.where(values, 0.0, -np.inf) if values.dtype == bool else values)
-        if causal:
-            seen = np.where(np.tri(m, n, dtype=bool), seen, -np.inf)
-        wanted, error = oracles.attention(*plain, s, seen, kind)
-        narrow = [a for a in (q, k, v) if "torch" in a.shown]
-        if narrow:  # a tensor comes back in the type of the tensors, which may be short
-            return "NaN from finite input" if np.isnan(y).any() else None
-        return oracles.differs(y, wanted, error, kind)
-
-    return Call(
-        "attention",
-        lambda: akmv.attention(
-            q.value,
-            k.value,
-            v.value,
-            scale=scale.value,
-            is_causal=causal,
-            enable_gqa=gqa,
-            attn_mask=None if mask is None else mask.value,
-            **_given(options),
-        ),
-        args,
-        check,
-        doubtful=doubtful,
-    )
-
-
-def _numbers(rng: Rng, shape: tuple[int, ...]) -> Array:
-    """A mask of numbers: small, very negative, minus infinity."""
-    values = rng.standard_normal(shape)
-    values[rng.random(shape) < 0.2] = (-np.inf, -1e30, -1e300, 30.0)[rng.integers(4)]
-    with np.errstate(over="ignore"):
-        return values.astype(("f4", "f8")[rng.integers(2)]) if rng.random() < 0.5 else values
 
 
 def _files(rng: Rng) -> Call:
@@ -346,14 +261,12 @@ def _memory() -> str | None:
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
-from .more_calls import MORE  # noqa: E402
-
 FUNCTIONS: list[tuple[float, Callable[[Rng], Call]]] = [
     (0.36, _matvec),
     (0.12, _row_sums),
     (0.12, _log_row_sums),
     (0.14, _operator),
-    (0.20, _attention),
+    (0.20, attention),
     (0.005, _files),
     *MORE,
 ]

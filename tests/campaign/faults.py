@@ -5,16 +5,16 @@ Each case is a process of its own: what must not happen is an abort, a hang or a
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 
 import approxkmv as akmv
 
+from . import disks
 from .long_calls import LONG, digest, n_threads, quietly
 from .records import Record
 from .worker import finding
@@ -96,12 +97,16 @@ def _limit(size: float) -> None:
 def limited(kind: str, size: float, extra: float | None) -> None:
     """Run a long call with so many more bytes of address space (None: how many does it need?)."""
     quietly(LONG[kind](0.05))  # imports, and a pool of threads
+    _fill_blas()
     call = LONG[kind](size)
     small = LONG["matvec one column exact"](0.02)
     expected = digest(small())
-    before = _status("VmSize")
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = _status("VmRSS")
     if extra is not None:
-        _limit(before + extra)
+        _limit(_status("VmSize") + extra)
     try:
         quietly(call)
         result = "ran"
@@ -110,8 +115,19 @@ def limited(kind: str, size: float, extra: float | None) -> None:
     except Exception as error:
         result = f"{type(error).__name__}: {error}"
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    need = _status("VmPeak") - before
+    need = _status("VmHWM") - before
     print(json.dumps({"result": result, "need": need, "right": digest(small()) == expected}))
+
+
+def _fill_blas() -> None:
+    """Buffers of the two BLAS: without room for its own, OpenBLAS asks for it for ever."""
+    from scipy.linalg import blas
+
+    for kind, product in ((np.float32, blas.sgemv), (np.float64, blas.dgemv)):
+        a = np.ones((3000, 3000), kind)
+        product(1.0, a, a[0])
+        product(1.0, a, a[0], trans=1)
+        a[:500, :500] @ a[:500, :500]
 
 
 @cache
@@ -125,7 +141,7 @@ def _need(kind: str) -> float:
 def _memory(case: Record) -> tuple[str, list[Record]]:
     kind, share = case["kind"], case["share"]
     # Arenas and stacks of the C library come in pieces of up to 64 MB.
-    extra = share * _need(kind) + (128 * _MB if share > 1 else 0)
+    extra = share * _need(kind) + (256 * _MB if share > 1 else 0)
     code, answer, errors = child(f"limited({kind!r}, {_SIZE}, {extra})")
     place = f"{kind} with {share:g} of the memory it takes"
     if code != 0:
@@ -164,135 +180,6 @@ def _threads(case: Record) -> tuple[str, list[Record]]:
     return answer.get("result", "abort"), (
         [] if fine else [finding("lost thread", f"exit code {code}, {answer} {errors}")]
     )
-
-
-# Files
-
-
-@contextmanager
-def small_disk() -> Iterator[Path | None]:
-    """A folder with 64 kB of room, where we may mount one."""
-    with tempfile.TemporaryDirectory() as name:
-        options = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", name]
-        try:
-            mounted = subprocess.run(options, capture_output=True, check=False).returncode == 0
-        except FileNotFoundError:
-            mounted = False
-        try:
-            yield Path(name) if mounted else None
-        finally:
-            if mounted:
-                subprocess.run(["umount", name], check=True)
-
-
-def _write_where_it_does_not_fit(folder: Path, errors: tuple[type[Exception], ...]) -> list[Record]:
-    """An old file stays, and nothing else does."""
-    from approxkmv.files import read_array, write_array
-
-    path, findings = folder / "y.npy", []
-    write_array(path, np.arange(10.0))
-    for _ in range(3):
-        try:
-            write_array(path, np.zeros(10**6))
-            findings.append(finding("disk", "a file larger than the disk was written"))
-        except errors:
-            pass
-        if not np.array_equal(read_array(path), np.arange(10.0)):
-            findings.append(finding("disk", "the old file is damaged"))
-        if os.listdir(folder) != ["y.npy"]:
-            findings.append(finding("disk", f"left behind: {sorted(os.listdir(folder))}"))
-    return findings
-
-
-def _disk(case: Record) -> tuple[str, list[Record]]:
-    with small_disk() as folder:
-        if folder is None:
-            return "no right to mount", []
-        findings = _write_where_it_does_not_fit(folder, (OSError,))
-        with tempfile.TemporaryDirectory() as other:
-            np.save(Path(other) / "p.npy", np.zeros((20_000, 1)))
-            code, errors = _product(Path(other), folder / "y.npy")
-        lines = errors.strip().splitlines()
-        if code != 2 or len(lines) != 1:
-            findings.append(finding("disk", f"command: exit code {code}, {errors!r}"))
-        if os.listdir(folder) != ["y.npy"]:
-            findings.append(finding("disk", f"command left {sorted(os.listdir(folder))}"))
-    return "full", findings
-
-
-def _product(folder: Path, output: Path, **environment: str) -> tuple[int, str]:
-    points = str(folder / "p.npy")
-    line = [sys.executable, "-m", "approxkmv", "matvec", "--queries", points, "--x", points]
-    done = subprocess.run(
-        [*line, "--bandwidth", "1", "--output", str(output)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        env={**os.environ, **environment},
-    )
-    return done.returncode, done.stderr
-
-
-def _file_size(case: Record) -> tuple[str, list[Record]]:
-    """A limit of the size of files stands for a full disk where none can be mounted."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with tempfile.TemporaryDirectory() as name:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, before[1]))
-        try:
-            findings = _write_where_it_does_not_fit(Path(name), (OSError,))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, previous)
-    return "limited", findings
-
-
-def write_for_ever(path: str) -> None:
-    """Replace a file by one of the other content, again and again."""
-    from approxkmv.files import write_array
-
-    print("ready", flush=True)
-    for number in range(10**6):
-        write_array(path, np.full(10**6, number % 2, np.int8))
-
-
-def _kill(case: Record) -> tuple[str, list[Record]]:
-    """SIGKILL while a file is being replaced: the old content or the new, all of it."""
-    from approxkmv.files import read_array, write_array
-
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "y.npy"
-        write_array(path, np.zeros(10**6, np.int8))
-        assert __package__ is not None
-        call = f"from {__package__} import faults; faults.write_for_ever({str(path)!r})"
-        process = subprocess.Popen(
-            [sys.executable, "-c", call],
-            cwd=Path(__file__).parents[1 + __package__.count(".")],
-            stdout=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.1 * case["moment"])
-        process.kill()
-        process.communicate()
-        content = np.asarray(read_array(path))
-        whole = len(content) == 10**6 and len(np.unique(content)) == 1
-        return "whole", [] if whole else [finding("kill", "the file is a mixture")]
-
-
-def _no_home(case: Record) -> tuple[str, list[Record]]:
-    """No home, no temporary folder: products do not need them."""
-    with tempfile.TemporaryDirectory() as name:
-        np.save(Path(name) / "p.npy", np.zeros((100, 1)))
-        findings = []
-        for home in ("/nonexistent", "/proc"):
-            output = Path(name) / "y.npy"
-            code, errors = _product(Path(name), output, HOME=home, TMPDIR=home)
-            if code != 0 or errors:
-                says = f"HOME and TMPDIR {home}: exit code {code}, {errors!r}"
-                findings.append(finding("no home", says))
-    return "done", findings
 
 
 # Forks
@@ -356,9 +243,9 @@ def _fork(case: Record) -> tuple[str, list[Record]]:
 _RUNS: dict[str, Any] = {
     "memory": _memory,
     "threads": _threads,
-    "disk": _disk,
-    "file size": _file_size,
-    "kill": _kill,
-    "no home": _no_home,
+    "disk": disks.disk,
+    "file size": disks.file_size,
+    "kill": disks.kill,
+    "no home": disks.no_home,
     "fork": _fork,
 }

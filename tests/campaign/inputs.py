@@ -7,6 +7,7 @@ lack is shrinking; tests/campaign/test_slice.py has a slice of Hypothesis itself
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -270,3 +271,12 @@ def word(rng: Rng, allowed: tuple[str, ...], wrong: float = 0.03) -> Arg:
 def _short(value: Any) -> str:
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**60 else "10**400"
     return text[:60]
+
+
+def options_of(rng: Rng, **makers: Callable[[Rng], Arg]) -> dict[str, Arg]:
+    """Some of these options."""
+    return {name: make(rng) for name, make in makers.items() if rng.random() < 0.3}
+
+
+def given(options: dict[str, Arg]) -> dict[str, Any]:
+    return {name: arg.value for name, arg in options.items()}

@@ -143,7 +143,7 @@ LONG: dict[str, Callable[[float], Callable[[], Any]]] = {
     "KernelRidge": lambda s: _ridge(int(4_000 * s)),
     "solve": lambda s: _solve(int(4_000 * s)),
     "diagnose": lambda s: _diagnose(int(4_000 * s)),
-    "top eigenvalue": lambda s: _spectrum(int(8_000 * s), "top"),
+    "top eigenvalue": lambda s: _spectrum(int(5_000 * s), "top"),
     "eigenvalues": lambda s: _spectrum(int(6_000 * s), "eigenvalues"),
     "trace": lambda s: _spectrum(int(6_000 * s), "density"),
 }

@@ -12,6 +12,7 @@ import approxkmv as akmv
 from approxkmv.exact import gaussian_kernel
 
 from . import oracles
+from .api import Call
 from .inputs import Arg, array, positive, seed
 from .oracles import exponents
 
@@ -26,13 +27,7 @@ def _usual(rng: Rng, least: int = 2, most: int = 30) -> tuple[Array, float]:
     return points, float(10 ** rng.uniform(-0.7, 0.7))
 
 
-def _call(*args: Any, **options: Any) -> Any:
-    from .api import Call  # the two modules know each other
-
-    return Call(*args, **options)
-
-
-def _diagnose(rng: Rng) -> Any:
+def _diagnose(rng: Rng) -> Call:
     p = array(rng, (int(rng.integers(0, 25)), int(rng.integers(0, 5))), 0.7)
     bandwidth, generator = positive(rng), seed(rng)
     empty = np.shape(p.plain if p.plain is not None else p.value)[0] == 0
@@ -42,14 +37,13 @@ def _diagnose(rng: Rng) -> Any:
             return f"c {report.c} outside its interval {report.c_interval}"
         logs = -np.sort(exponents(p.plain, p.plain, bandwidth.plain).ravel())  # type: ignore[arg-type]
         n = len(np.asarray(p.plain))
-        head, tail = np.exp(-logs[::-1][:0]), None
         entries = np.sort(np.exp(logs))[::-1]
         head, tail = entries[:n].sum(), entries[n:].sum()
         if not abs(report.c - tail / head) <= 1e-3 * (report.c + tail / head) + 1e-30:
             return f"c is {report.c}, expected {tail / head}"
         return None
 
-    return _call(
+    return Call(
         "diagnose",
         lambda: akmv.diagnose(p.value, bandwidth=bandwidth.value, rng=generator.value),
         {"queries": p, "bandwidth": bandwidth, "rng": generator},
@@ -59,7 +53,7 @@ def _diagnose(rng: Rng) -> Any:
     )
 
 
-def _density(rng: Rng) -> Any:
+def _density(rng: Rng) -> Call:
     from approxkmv.sklearn import KernelDensity
 
     X, bandwidth = _usual(rng)
@@ -73,7 +67,7 @@ def _density(rng: Rng) -> Any:
         norm = math.log(len(X)) + X.shape[1] * math.log(bandwidth * math.sqrt(2 * math.pi))
         return oracles.differs(y, wanted - norm, error + 1e-12 * abs(norm), X.dtype)
 
-    return _call(
+    return Call(
         "KernelDensity",
         lambda: KernelDensity(bandwidth, random_state=0).fit(X).score_samples(Q),
         {"X": Arg(X, base=X), "Q": Arg(Q, base=Q)},
@@ -82,7 +76,7 @@ def _density(rng: Rng) -> Any:
     )
 
 
-def _ridge(rng: Rng) -> Any:
+def _ridge(rng: Rng) -> Call:
     from approxkmv.sklearn import KernelRidge
 
     X, bandwidth = _usual(rng)
@@ -96,7 +90,7 @@ def _ridge(rng: Rng) -> Any:
         allowed = 2e-6 * np.linalg.norm(y) / alpha * np.linalg.norm(K, 2) + 1e-9
         return oracles.differs(found, wanted, np.full(len(X), allowed), np.dtype("f8"))
 
-    return _call(
+    return Call(
         "KernelRidge",
         lambda: (
             KernelRidge(alpha=alpha, bandwidth=bandwidth, tol=1e-6, random_state=0)
@@ -109,7 +103,7 @@ def _ridge(rng: Rng) -> Any:
     )
 
 
-def _solve(rng: Rng) -> Any:
+def _solve(rng: Rng) -> Call:
     points, bandwidth = _usual(rng)
     b = array(rng, (len(points),) if rng.random() < 0.5 else (len(points), 2))
     noise = positive(rng)
@@ -130,7 +124,7 @@ def _solve(rng: Rng) -> Any:
             return f"residual {info.residual}, is {residual}"
         return None
 
-    return _call(
+    return Call(
         "solve",
         lambda: akmv.solve(
             akmv.GaussianKernel(points, bandwidth=bandwidth),
@@ -146,7 +140,7 @@ def _solve(rng: Rng) -> Any:
     )
 
 
-def _spectrum(rng: Rng) -> Any:
+def _spectrum(rng: Rng) -> Call:
     points, bandwidth = _usual(rng, 8, 60)
     others = _usual(rng, 8, 60)[0]
     d = min(points.shape[1], others.shape[1])
@@ -193,10 +187,10 @@ def _spectrum(rng: Rng) -> Any:
     args = {
         "points": Arg(points, base=points, shown=f"{points.shape} {points.dtype} {bandwidth:.3g}")
     }
-    return _call(f"spectrum {how}", make, args, check, repeat=False)
+    return Call(f"spectrum {how}", make, args, check, repeat=False)
 
 
-def _torch(rng: Rng) -> Any:
+def _torch(rng: Rng) -> Call:
     import torch
 
     from approxkmv.torch import scaled_dot_product_attention
@@ -218,7 +212,7 @@ def _torch(rng: Rng) -> Any:
         error = float((y.double() - wanted).abs().max())
         return None if error <= 400 * unit else f"off by {error}"
 
-    return _call(
+    return Call(
         "torch SDPA",
         lambda: scaled_dot_product_attention(q, k, v, is_causal=causal),
         {"query": Arg(q, shown=f"{tuple(q.shape)} {dtype}")},
@@ -227,7 +221,7 @@ def _torch(rng: Rng) -> Any:
     )
 
 
-def _paper(rng: Rng) -> Any:
+def _paper(rng: Rng) -> Call:
     """Only where the algorithm is quick: ordinary eps and delta."""
     points, bandwidth = _usual(rng)
     x = rng.standard_normal(len(points))
@@ -262,10 +256,10 @@ def _paper(rng: Rng) -> Any:
         return None if error <= 3 * eps else f"{name} off by {error:.3g}, eps {eps}"
 
     args = {"points": Arg(points, base=points), "x": Arg(x, base=x)}
-    return _call(f"paper {name}", make, args, check)
+    return Call(f"paper {name}", make, args, check)
 
 
-MORE: list[tuple[float, Callable[[Rng], Any]]] = [
+MORE: list[tuple[float, Callable[[Rng], Call]]] = [
     (0.006, _diagnose),
     (0.010, _density),
     (0.006, _ridge),

@@ -88,8 +88,10 @@ def attention(
 ) -> tuple[Array, Array]:
     """Softmax attention with ``seen`` added to the scores, and the error of each row."""
     with np.errstate(all="ignore"):
-        scores = scale * (q @ np.swapaxes(k, -1, -2))
-        size = abs(scale) * (np.abs(q) @ np.swapaxes(np.abs(k), -1, -2))
+        # Shared out, so that neither a large nor a zero scale meets an overflow of its own.
+        root = math.sqrt(abs(scale))
+        q, k = np.sign(scale) * root * q, root * np.swapaxes(k, -1, -2)
+        scores, size = q @ k, np.abs(q) @ np.abs(k)
         size = float(size.max(initial=0.0))
         if seen is not None:
             scores = scores + seen
@@ -103,8 +105,8 @@ def attention(
     finfo = np.finfo(kind)
     unit = float(finfo.eps) / 2
     exponent = unit * ((q.shape[-1] + 8) * size + 300)
-    relative = math.expm1(min(4 * exponent, 700.0)) + 4 * unit * (300 + k.shape[-2])
-    error = min(relative, 2.0) * most + 4 * float(finfo.smallest_normal) * (1 + k.shape[-2])
+    relative = math.expm1(min(4 * exponent, 700.0)) + 4 * unit * (300 + k.shape[-1])
+    error = min(relative, 2.0) * most + 4 * float(finfo.smallest_normal) * (1 + k.shape[-1])
     return out, np.asarray(error)
 
 
