@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .records import Folder, generator, plain
-from .report import markdown
+from .report import into_page, markdown
 from .supervisor import PARTS, supervise
 from .worker import module_of, outcome
 
@@ -31,6 +31,9 @@ def main() -> int:
     print(text)
     if args.markdown:
         Path(args.markdown).write_text(text)
+    if args.page:
+        page = Path(args.page)
+        page.write_text(into_page(page.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 1 if violations else 0
 
 
@@ -75,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="parts at once (default: 1)")
     parser.add_argument("--report", nargs="+", metavar="DIR", help="no run, only the table")
     parser.add_argument("--markdown", metavar="FILE", help="write the table there, too")
+    parser.add_argument("--page", metavar="FILE", help="put it between the marks of this page")
     parser.add_argument("--replay", metavar="LINE", help="a JSON line, or - for standard input")
     return parser.parse_args()
 

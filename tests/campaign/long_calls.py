@@ -124,9 +124,9 @@ def _sums(n: int, logs: bool) -> Callable[[], Any]:
 
 # Name: makes the call, from a share of the size. A large one takes 0.2 to 2 s on two cores.
 LONG: dict[str, Callable[[float], Callable[[], Any]]] = {
-    "matvec clusters": lambda s: _matvec("clusters", int(60_000 * s), 64),
-    "matvec words": lambda s: _matvec("words", int(40_000 * s), 64),
-    "matvec pictures": lambda s: _matvec("pictures", int(16_500 * s), 256),
+    "matvec clusters": lambda s: _matvec("clusters", int(70_000 * s), 64),
+    "matvec words": lambda s: _matvec("words", int(50_000 * s), 64),
+    "matvec pictures": lambda s: _matvec("pictures", int(22_000 * s), 256),
     "matvec one column exact": lambda s: _matvec("clusters", int(30_000 * s), 32, method="exact"),
     "matvec columns exact": lambda s: _matvec(
         "gauss", int(15_000 * s), 16, method="exact", columns=24
@@ -134,7 +134,7 @@ LONG: dict[str, Callable[[float], Callable[[], Any]]] = {
     "matvec paper": lambda s: _matvec("clusters", int(600 * s), 8, method="paper"),
     "row_sums": lambda s: _sums(int(25_000 * s), False),
     "log_row_sums": lambda s: _sums(int(12_000 * s), True),
-    "GaussianKernel": lambda s: _build(int(40_000 * s)),
+    "GaussianKernel": lambda s: _build(int(45_000 * s)),
     "attention exact": lambda s: _attention(int(6_000 * s), method="exact"),
     "attention": lambda s: _attention(int(16_384 * s)),
     "attention causal": lambda s: _attention(int(12_000 * s), is_causal=True),

@@ -57,6 +57,13 @@ def markdown(folders: list[Folder]) -> tuple[str, int]:
     return "\n".join(lines), violations
 
 
+def into_page(page: str, text: str) -> str:
+    """The page with the report between its two marks."""
+    begin, end = "<!-- campaign begin -->", "<!-- campaign end -->"
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end)[1]}"
+
+
 def _about(folders: list[Folder]) -> list[str]:
     runs = [run for folder in folders for run in folder.records("runs")]
     if not runs:

@@ -21,7 +21,7 @@ from .__main__ import replay
 from .families import FAMILIES
 from .long_calls import LONG
 from .records import Folder, Record, generator, plain
-from .report import allowed_violations, markdown
+from .report import allowed_violations, into_page, markdown
 from .vectors import VECTORS
 
 
@@ -231,6 +231,9 @@ def test_crashes_hangs_and_errors_are_recorded(
     text, violations = markdown([folder])
     assert violations == 4
     assert "| selfcheck | 5 | 5 | 4 |" in text
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert text.strip() in into_page(into_page(page, "an older one"), text)
+    assert "an older one" not in into_page(into_page(page, "an older one"), text)
     with pytest.raises(SystemExit, match="seed 3"):
         folder.begin(4)
 
