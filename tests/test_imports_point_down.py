@@ -39,7 +39,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.leaves"],
     ["approxkmv._threads"],
     ["approxkmv._core", "approxkmv.info", "approxkmv._warnings", "approxkmv._tensors"],
-    ["approxkmv._compare", "approxkmv._table", "approxkmv._timing"],
+    ["approxkmv._compare", "approxkmv._interrupts", "approxkmv._table", "approxkmv._timing"],
 ]
 # The only modules of ours these may know.
 ONLY = {
@@ -47,6 +47,7 @@ ONLY = {
     "approxkmv._check": {"approxkmv._tensors", "approxkmv.leaves"},
     "approxkmv.leaves": {"approxkmv._core", "approxkmv._threads"},
     "approxkmv._threads": {"approxkmv._core"},
+    "approxkmv._interrupts": set(),
     "approxkmv.info": set(),
     "approxkmv._warnings": set(),
 }

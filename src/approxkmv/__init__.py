@@ -1,5 +1,11 @@
 """Gaussian kernel matrix-vector products with a stated error, and what is built on them."""
 
+# ruff: noqa: E402 - the first lines are about Ctrl-C during the other imports
+from approxkmv._interrupts import interrupt_deferred as _interrupt_deferred
+from approxkmv._interrupts import leave_while_starting as _leave_while_starting
+
+_leave_while_starting()
+
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
@@ -43,11 +49,11 @@ def __getattr__(name: str) -> object:
     """Load the larger parts, and SciPy's linear algebra with the operator, when first used."""
     import importlib
 
-    if name in _PARTS:
-        return importlib.import_module(f"approxkmv.{name}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"approxkmv.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'approxkmv' has no attribute {name!r}")
+    if name not in _PARTS and name not in _NAMES:
+        raise AttributeError(f"module 'approxkmv' has no attribute {name!r}")
+    with _interrupt_deferred():
+        module = importlib.import_module(f"approxkmv.{_NAMES.get(name, name)}")
+    return module if name in _PARTS else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
+from approxkmv._interrupts import INTERRUPTED, ended, started
 from approxkmv.cli import (
     attention,
     bench,
@@ -35,7 +36,7 @@ _COMMANDS = {
     "paper": paper,
 }
 
-# What a user can mend: a value, a type, a file, a package that is not installed.
+# What a user can repair: a value, a type, a file, a package that is not installed.
 _USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
 
 
@@ -52,25 +53,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code: 0 if all went well, 2 for a bad argument or file, 130 after Ctrl-C.
     """
     try:
-        args = _parser().parse_args(argv)
-    except SystemExit as done:
-        return int(done.code or 0)
-    name = f"approxkmv {args.command}"
+        return _exit_code(argv)
+    finally:
+        ended()
+
+
+def _exit_code(argv: Sequence[str] | None) -> int:
+    name = "approxkmv"
     try:
+        started()
+        args = _parser().parse_args(argv)
+        name = f"approxkmv {args.command}"
         code: int = _COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return code
+    except SystemExit as done:
+        return int(done.code or 0)
     except BrokenPipeError:
         # The reader of our output has gone (`approxkmv info | head -1`). Python would complain
         # again when it flushes the pipe at exit, so that now leads nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
-        return _say(f"{name}: interrupted", 130)
-    except MemoryError as error:
+    except (KeyboardInterrupt, Exception) as error:
+        return _reported(name, error)
+
+
+def _reported(name: str, error: BaseException) -> int:
+    """Say in one line what happened; what no user can repair keeps its traceback."""
+    if _from_interrupt(error):
+        # An interrupt in code that was run from a string, as dataclasses do, makes Python end by
+        # the signal whatever we return; running another string makes it forget.
+        exec("")
+        return _say(f"{name}: interrupted", INTERRUPTED)
+    if isinstance(error, MemoryError):
         return _say(f"{name}: error: not enough memory. {error}".rstrip(". "), 1)
-    except _USER_ERRORS as error:
+    if isinstance(error, _USER_ERRORS):
         return _say(f"{name}: error: {_one_line(error)}", 2)
+    raise error
+
+
+def _from_interrupt(error: BaseException | None) -> bool:
+    """Whether it is an interrupt, or what an interrupted import of another package made of one."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _parser() -> argparse.ArgumentParser:
