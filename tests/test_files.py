@@ -6,6 +6,7 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from approxkmv.files import checked_output, read_array, write_array
+from approxkmv.files import checked_output, read_array, read_text, write_array
 
 
 def npy_bytes(shape: str, descr: str = "<f4", data: bytes = b"") -> bytes:
@@ -408,3 +409,119 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     assert child.communicate(timeout=60)[0] == "refused\n"
     np.testing.assert_array_equal(np.load(path), np.ones(3))
     assert [entry.name for entry in tmp_path.iterdir()] == ["y.npy"]
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.npz:x", "a.safetensors", "a.safetensors:x"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder", "socket"])
+def test_only_ordinary_files_are_read(tmp_path: Path, name: str, kind: str) -> None:
+    """A FIFO would wait for a writer and ``/dev/zero`` never ends: both are refused at once."""
+    path = tmp_path / name.partition(":")[0]
+    make_other_file(path, kind)
+    with pytest.raises(ValueError, match="is not an ordinary file"):
+        read_array(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder", "socket"])
+def test_only_ordinary_files_are_read_as_text(tmp_path: Path, kind: str) -> None:
+    make_other_file(tmp_path / "a.txt", kind)
+    with pytest.raises(ValueError, match=r"a\.txt: is not an ordinary file"):
+        read_text(tmp_path / "a.txt")
+
+
+def make_other_file(path: Path, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        before = Path.cwd()
+        os.chdir(path.parent)  # the address of a socket may have 100 characters only
+        try:
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(path.name)
+        finally:
+            os.chdir(before)
+
+
+def test_text_of_another_encoding_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("naïve".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a\.txt: not text in UTF-8"):
+        read_text(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("length", [10_001, 2**31, 2**32 - 1])
+def test_header_that_claims_to_be_long_is_refused_before_allocation(
+    tmp_path: Path, length: int
+) -> None:
+    """Version 2.0 has four bytes for the length of its header; 4 GiB of it are never made room."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", length) + bytes(20_000))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.write(path, "a.npy")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, hard))
+    try:
+        for source in (path, tmp_path / "a.npz"):
+            with pytest.raises(ValueError, match="its header is too long"):
+                read_array(source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "shape", [[1] * 33, [1] * 3000, [0, 2**62, 2**62]], ids=["33 axes", "3000 axes", "empty"]
+)
+@pytest.mark.parametrize("kind", ["npy", "npz", "F32", "BF16"])
+def test_shapes_beyond_numpy_are_refused(tmp_path: Path, shape: list[int], kind: str) -> None:
+    """More axes than NumPy has, or an empty array of impossible length, in every format."""
+    size = {"F32": 4, "BF16": 2}.get(kind, 4) * int(0 not in shape)
+    if kind in ("npy", "npz"):
+        path = tmp_path / f"a.{kind}"
+        content = npy_bytes(str(tuple(shape)), data=bytes(size))
+        (tmp_path / "a.npy").write_bytes(content)
+        if kind == "npz":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.write(tmp_path / "a.npy", "a.npy")
+    else:
+        path = tmp_path / "a.safetensors"
+        path.write_bytes(raw_safetensors(kind, shape, bytes(size)))
+    with pytest.raises(ValueError, match=r"/a\..*: the header gives the impossible shape") as found:
+        read_array(path)
+    assert len(str(found.value)) < len(str(path)) + 150
+
+
+def safetensors_bytes(header: bytes, data: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def _tensor(begin: int, end: int, shape: str = "[2]") -> str:
+    return f'{{"dtype":"F32","shape":{shape},"data_offsets":[{begin},{end}]}}'
+
+
+@pytest.mark.parametrize(
+    ("header", "n_bytes"),
+    [
+        (f'{{"a":{_tensor(0, 8)},"a":{_tensor(0, 4, "[1]")}}}', 8),
+        (f'{{"a":{_tensor(0, 4, "[1]")},"a":{_tensor(0, 8)}}}', 8),
+        (f'{{"a":{_tensor(0, 8)},"b":{_tensor(4, 12)}}}', 12),
+        (f'{{"a":{_tensor(0, 8)},"b":{_tensor(0, 8)}}}', 8),
+        (f'{{"a":{_tensor(0, 8)},"b":{_tensor(12, 20)}}}', 20),
+        (f'{{"a":{_tensor(8, 0)}}}', 8),
+        (f'{{"a":{_tensor(0, 8, "[-2]")}}}', 8),
+        (f'{{"a":{_tensor(0, 8, "[1099511627776, 1099511627776]")}}}', 8),
+        ("[1, 2]", 0),
+        ("[" * 100_000, 0),
+        ('{"a": 3}', 0),
+        ("{not json", 0),
+    ],
+)
+def test_lying_safetensors_headers_are_refused(tmp_path: Path, header: str, n_bytes: int) -> None:
+    """A name twice, tensors over each other or with a gap between, impossible shapes, no table."""
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(safetensors_bytes(header.encode(), bytes(n_bytes)))
+    for source in (path, tmp_path / "a.safetensors:a"):
+        with pytest.raises(ValueError, match=r"a\.safetensors: not a readable"):
+            read_array(source)

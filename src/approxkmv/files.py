@@ -6,6 +6,7 @@ broken or hostile file costs one line of error and no memory.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,9 +14,10 @@ import secrets
 import stat
 import struct
 import sys
+import textwrap
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +31,9 @@ PathLike = str | os.PathLike[str]
 # data compress 1.1 to 10 times; 10 MB of zeros made to unpack into 10 GB is refused.
 _FREE_BYTES = 256 * 2**20
 _LARGEST_RATIO = 100
+_LONGEST_HEADER = 10_000  # bytes of a .npy header, NumPy's own limit; ours have 128
+_LONGEST_TABLE = 100_000_000  # bytes of a .safetensors header, the limit of its specification
+_MOST_AXES = 32  # NumPy 1 has no more
 
 
 def read_array(source: PathLike, *, memory_map: bool = False) -> Array:
@@ -118,6 +123,66 @@ def write_text(path: PathLike, text: str, suffix: str) -> None:
     _replace(checked_output(path, suffix), lambda file: file.write(text.encode()))
 
 
+def read_text(path: PathLike, errors: str = "strict") -> str:
+    """Read a file of UTF-8 text; what is not an ordinary file is refused.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from approxkmv.files import read_text, write_text
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(os.path.join(folder, "a.txt"), "words", ".txt")
+    ...     read_text(os.path.join(folder, "a.txt"))
+    'words'
+    """
+    with open_regular(path) as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not text in UTF-8 ({error})") from error
+
+
+def open_regular(path: PathLike) -> IO[bytes]:
+    """Open an ordinary file to read; a folder, FIFO, socket or device is a ValueError.
+
+    Opening a FIFO would wait for somebody to write to it, and a device may never end.
+
+    Examples
+    --------
+    >>> from approxkmv.files import open_regular
+    >>> open_regular("/dev/null")
+    Traceback (most recent call last):
+    ValueError: /dev/null: is not an ordinary file
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(f"{os.fspath(path)}: is not an ordinary file")
+    return open(path, "rb")
+
+
+def safetensors_header(path: PathLike) -> dict[str, dict[str, Any]]:
+    """What a ``.safetensors`` file says about each of its tensors, without its metadata.
+
+    Examples
+    --------
+    >>> from approxkmv.files import safetensors_header
+    >>> safetensors_header("model.safetensors")["embedding"]["shape"]  # doctest: +SKIP
+    [30522, 384]
+    """
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(os.fstat(file.fileno()).st_size - 8, _LONGEST_TABLE):
+            raise ValueError(f"{path}: not a readable .safetensors file (header too long)")
+        try:
+            header = json.loads(file.read(length), object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: not a readable .safetensors file ({error})") from error
+    if not isinstance(header, dict) or not all(isinstance(e, dict) for e in header.values()):
+        raise ValueError(f"{path}: not a readable .safetensors file (header is no table)")
+    header.pop("__metadata__", None)
+    return header
+
+
 def checked_output(path: PathLike, suffix: str = ".npy") -> Path:
     """Return the file that `path` names after checking that it could be replaced.
 
@@ -131,6 +196,14 @@ def checked_output(path: PathLike, suffix: str = ".npy") -> Path:
     if not target.parent.is_dir():
         raise ValueError(f"{path}: the folder {target.parent} does not exist")
     return target
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON in which no name stands twice: readers differ in which one they take."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name stands twice in its header")
+    return table
 
 
 def _replace(target: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -161,7 +234,7 @@ def _split(source: PathLike) -> tuple[Path, str | None]:
 
 
 def _read_npy(path: Path, memory_map: bool) -> Array:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         shape, order, dtype = _npy_header(file, str(path))
         offset = file.tell()
         _check_size(str(path), shape, dtype, os.fstat(file.fileno()).st_size - offset)
@@ -177,7 +250,7 @@ def _read_npy(path: Path, memory_map: bool) -> Array:
 def _read_npz(path: Path, member: str | None) -> Array:
     # A damaged archive makes zipfile raise any of these, OSError by seeking before the start.
     damage = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError)
-    with open(path, "rb") as raw:
+    with open_regular(path) as raw:
         try:
             with zipfile.ZipFile(raw) as archive:
                 return _read_member(archive, path, member)
@@ -228,14 +301,15 @@ def _read_safetensors(path: Path, member: str | None) -> Array:
             f"{path}: reading .safetensors files needs the package safetensors. "
             "Install it with: pip install safetensors"
         ) from error
-    path.stat()  # FileNotFoundError with the usual words
+    header = safetensors_header(path)
     try:
         # Opening checks the header: sizes, offsets, and that they cover the file without a gap.
         with safe_open(path, framework="np") as tensors:
             name = _chosen(path, list(tensors.keys()), member)
             kind = tensors.get_slice(name).get_dtype()
+            _check_shape(f"{path}:{name}", header[name]["shape"], np.dtype(np.float64))
             if kind == "BF16":
-                return _read_bfloat16(path, name)
+                return _read_bfloat16(path, header[name])
             if kind not in {"F64", "F32", "F16", "BOOL"} and kind[0] not in "IU":
                 raise ValueError(f"{path}:{name}: expected real numbers, got the type {kind}")
             return np.asarray(tensors.get_tensor(name))
@@ -243,11 +317,10 @@ def _read_safetensors(path: Path, member: str | None) -> Array:
         raise ValueError(f"{path}: not a readable .safetensors file ({error})") from error
 
 
-def _read_bfloat16(path: Path, name: str) -> Array:
+def _read_bfloat16(path: Path, entry: dict[str, Any]) -> Array:
     """Read a bfloat16 tensor, which NumPy has no type for: the upper half of a float32."""
     with open(path, "rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
-        entry = json.loads(file.read(header_bytes))[name]
         begin, end = entry["data_offsets"]
         file.seek(8 + header_bytes + begin)
         upper = np.fromfile(file, "<u2", (end - begin) // 2)
@@ -277,20 +350,38 @@ def _npy_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], Any, np.d
         # Version 3 exists for structured types with non-Latin names, which are refused anyway.
         if version not in {(1, 0), (2, 0)}:
             raise ValueError(f"format version {version[0]}.{version[1]}")
-        read = (
-            np.lib.format.read_array_header_1_0
+        length_bytes, read = (
+            (2, np.lib.format.read_array_header_1_0)
             if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
+            else (4, np.lib.format.read_array_header_2_0)
         )
-        shape, fortran, dtype = read(file)
+        length = file.read(length_bytes)
+        # NumPy would make room for what the length says before it looks at its own limit.
+        if int.from_bytes(length, "little") > _LONGEST_HEADER:
+            raise ValueError("its header is too long")
+        rest = file.read(int.from_bytes(length, "little"))
+        shape, fortran, dtype = read(io.BytesIO(length + rest))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{where}: not a readable .npy file ({reason})") from error
     if dtype.kind not in "fiub":
         raise ValueError(f"{where}: expected real numbers, got the type {dtype}")
-    if any(isinstance(length, bool) or not 0 <= length <= sys.maxsize for length in shape):
-        raise ValueError(f"{where}: the header gives the impossible shape {shape}")
+    _check_shape(where, shape, dtype)
     return tuple(shape), "F" if fortran else "C", dtype
+
+
+def _check_shape(where: str, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Refuse what no array can have, also where one length is 0 and no data are promised."""
+    lengths = all(not isinstance(n, bool) and 0 <= n <= sys.maxsize for n in shape)
+    if not lengths or len(shape) > _MOST_AXES:
+        raise ValueError(f"{where}: the header gives the impossible shape {_short(shape)}")
+    # Without a 0, a shape that promises too much is told how many bytes are there.
+    if 0 in shape and math.prod(max(n, 1) for n in shape) * dtype.itemsize > sys.maxsize:
+        raise ValueError(f"{where}: the header gives the impossible shape {_short(shape)}")
+
+
+def _short(shape: Sequence[int]) -> str:
+    return textwrap.shorten(str(tuple(shape)), 80, placeholder=" ...)")
 
 
 def _check_size(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], there: int) -> None:

@@ -93,8 +93,9 @@ def _model(args: argparse.Namespace) -> ModelDiagnosis:
     from approxkmv.capture import load_model
     from approxkmv.datasets import english_prose
     from approxkmv.diagnosis import diagnose_model
+    from approxkmv.files import read_text
 
-    text = Path(args.text).read_text(encoding="utf-8") if args.text else english_prose()
+    text = read_text(args.text) if args.text else english_prose()
     with Progress("loading the model"):
         loaded = load_model(args.model)
     token_ids = loaded.token_ids(text, args.tokens)

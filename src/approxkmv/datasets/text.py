@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from approxkmv.files import read_text
+
 
 def english_prose() -> str:
     """Half a million characters of technical English: the help texts that come with Python.
@@ -76,8 +78,9 @@ def squad_contexts(path: str | os.PathLike[str]) -> list[str]:
             f"{file}: no such file. SQuAD is published at "
             "https://rajpurkar.github.io/SQuAD-explorer (dev-v1.1.json)"
         )
+    text = read_text(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(text)
         articles = content["data"] if isinstance(content, dict) else content
         contexts = [context for article in articles for context in _contexts(article)]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from approxkmv.datasets import english_prose, squad_contexts
+from approxkmv.files import read_text
 
 _PIECE = 3000  # characters: more than 512 tokens of English for every tokenizer tried
 
@@ -64,7 +65,7 @@ def read_corpus(path: str | os.PathLike[str] | None = None) -> Corpus:
     if file.suffix == ".json":
         texts = tuple(dict.fromkeys(Text(body) for body in squad_contexts(file)))
     else:
-        texts = _pieces(file.read_text(encoding="utf-8", errors="replace"))
+        texts = _pieces(read_text(file, errors="replace"))
     if not texts:
         raise ValueError(f"{file}: no text in it")
     return Corpus(file.name, texts)
