@@ -119,3 +119,37 @@ def test_bad_arguments(arguments, message, capsys, tmp_path, monkeypatch):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_report_is_written_in_one_step(place, monkeypatch, capsys):
+    """A full disk while the report is written: the old report stays, no part is left."""
+    report = place / "kept.html"
+    report.write_text("old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    assert reproduce(place, "fig1") == 0
+    capsys.readouterr()
+    from approxkmv.experiments import page
+
+    make = page.page
+
+    def then_full(*args, **kwargs):
+        monkeypatch.setattr("os.fsync", full)
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(page, "page", then_full)
+    assert reproduce(place, "fig1", "--html", str(report)) == 2
+    assert capsys.readouterr().err.endswith("error: [Errno 28] No space left on device\n")
+    assert report.read_text() == "old"
+    assert not list(place.glob(".kept*"))
+
+
+def test_report_that_cannot_be_written_is_refused_at_once(place, capsys):
+    """Before anything is measured, as for the other commands."""
+    for name in ("report.txt", "texts.json"):
+        assert reproduce(place, "fig1", "--html", str(place / name)) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "end in .html" in captured.err

@@ -66,7 +66,11 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
 def run(args: argparse.Namespace) -> int:
     """Run the figures, print the claims, write the report."""
     from approxkmv.experiments.catalogue import FIGURES, run_figure
+    from approxkmv.files import checked_output
 
+    if args.html is not None:
+        args.html.parent.mkdir(parents=True, exist_ok=True)
+        checked_output(args.html, ".html")
     notes: list[str] = []
     setup = _setup(args, notes)
     everything = "all" in args.figures
@@ -143,10 +147,10 @@ def _write_report(
     args: argparse.Namespace, setup: Setup, outcomes: list[Outcome], notes: list[str]
 ) -> None:
     from approxkmv.experiments.page import page
+    from approxkmv.files import write_text
 
     text = page(outcomes, command=_command(args), about=notes, provenance=setup.provenance())
-    args.html.parent.mkdir(parents=True, exist_ok=True)
-    args.html.write_text(text, encoding="utf-8")
+    write_text(args.html, text, ".html")
     print(f"report: {args.html}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from approxkmv.experiments.outcome import Outcome
 from approxkmv.experiments.setup import Setup
+from approxkmv.files import write_text
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "beyond")
 
@@ -19,9 +20,9 @@ def run_figure(name: str, setup: Setup) -> Outcome:
     outcome = run(setup)
     setup.out.mkdir(parents=True, exist_ok=True)
     for picture in outcome.pictures:
-        (setup.out / f"{picture.name}.svg").write_text(picture.svg + "\n", encoding="utf-8")
+        write_text(setup.out / f"{picture.name}.svg", picture.svg + "\n", ".svg")
     summary = json.dumps(as_numbers(outcome), indent=1, ensure_ascii=False)
-    (setup.out / f"{name}.json").write_text(summary + "\n", encoding="utf-8")
+    write_text(setup.out / f"{name}.json", summary + "\n", ".json")
     return outcome
 
 
