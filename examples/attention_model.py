@@ -41,8 +41,9 @@ else:
     is_file = args.model.suffix == ".gguf"
     where = args.model.parent if is_file else args.model
     options: dict[str, object] = {"gguf_file": args.model.name} if is_file else {}
+    options["trust_remote_code"] = False  # nor is anybody asked
     tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
-    options["dtype"] = torch.float32
+    options |= {"dtype": torch.float32, "use_safetensors": True}
     model = transformers.AutoModelForCausalLM.from_pretrained(where, **options).eval()
     text = datasets.english_prose()[: 20 * args.tokens]
     tokens = tokenizer(text, return_tensors="pt").input_ids[:, : args.tokens]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 import os
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from approxkmv.capture.folder import check_parameters, check_sizes, weights_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class LoadedModel:
             raise ValueError(f"{self.name} was loaded without a tokenizer: pass token numbers.")
         limit = self.max_tokens if n_max is None else min(n_max, self.max_tokens)
         ids = self.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
+        if set(ids) <= set(self.tokenizer.all_special_ids):
+            raise ValueError(f"the tokenizer of {self.name} knows no word of the text.")
         return np.asarray(ids, dtype=np.int64)
 
 
@@ -68,7 +75,8 @@ def load_model(name_or_directory: str | os.PathLike[str]) -> LoadedModel:
     ----------
     name_or_directory : str or path
         A folder with ``config.json`` and weights, a ``.gguf`` file, or a name on the Hugging Face
-        hub.
+        hub. Code in the folder is never run, and weights are read from ``.safetensors`` or
+        ``.gguf`` files, never unpickled.
 
     Returns
     -------
@@ -89,20 +97,90 @@ def load_model(name_or_directory: str | os.PathLike[str]) -> LoadedModel:
     """
     torch, transformers = packages()
     path = Path(name_or_directory)
-    source, options = str(name_or_directory), {}
+    source = str(name_or_directory)
+    options: dict[str, Any] = {}
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ValueError(f"name_or_directory must exist, got {source!r}.")
         source, options = str(path.parent), {"gguf_file": path.name}
-    try:
+    # Code that comes with a model is never run, and nobody is asked whether it should be.
+    options["trust_remote_code"] = False
+    with _quiet(transformers), _as_value_error(str(name_or_directory)):
+        weights = weights_of(path) if path.is_dir() or path.suffix == ".gguf" else None
+        raw, _ = transformers.PreTrainedConfig.get_config_dict(source, **options)
+        _check_known(raw, transformers)
+        if weights is not None:
+            check_sizes(raw, weights, path)
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+        if weights is not None:
+            check_parameters(_n_parameters(config, torch, transformers), weights, path)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-        model = transformers.AutoModel.from_pretrained(source, dtype=torch.float32, **options)
-    except (OSError, ValueError) as error:
+        model, report = transformers.AutoModel.from_pretrained(
+            source,
+            dtype=torch.float32,
+            use_safetensors=True,
+            # A configuration could name one that transformers would fetch from the hub and run.
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+            **options,
+        )
+        _check_loaded(model, report, torch)
+    return LoadedModel(model.eval(), tokenizer, str(name_or_directory))
+
+
+def _check_known(config: dict[str, Any], transformers: Any) -> None:
+    if "auto_map" in config and config.get("model_type") not in transformers.CONFIG_MAPPING:
+        raise ValueError(
+            "it needs code of its own (auto_map in config.json), and such code is never run"
+        )
+
+
+def _n_parameters(config: Any, torch: Any, transformers: Any) -> int:
+    """Parameters of the model that a configuration describes; they are not allocated."""
+    with torch.device("meta"):
+        model = transformers.AutoModel.from_config(config, trust_remote_code=False)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _check_loaded(model: Any, report: dict[str, Any], torch: Any) -> None:
+    """Every weight came from the file, but for a pooler's, which no head needs."""
+    for name, there, wanted in sorted(report["mismatched_keys"]):
+        raise ValueError(f"{name} has shape {tuple(there)}, config.json needs {tuple(wanted)}")
+    for name in sorted(report["missing_keys"]):
+        if not name.startswith("pooler."):
+            raise ValueError(f"{name} is missing in its weights")
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise ValueError(f"{name} has entries that are not finite")
+
+
+@contextmanager
+def _as_value_error(name: str) -> Iterator[None]:
+    """One error for all that transformers and its parsers raise about a broken model."""
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        reason = textwrap.shorten(str(error) or type(error).__name__, 300, placeholder=" ...")
         raise ValueError(
             f"name_or_directory must be a folder, a .gguf file or a name on the Hugging Face hub; "
-            f"{str(name_or_directory)!r} could not be loaded: {error}"
+            f"{name!r} could not be loaded: {reason}"
         ) from error
-    return LoadedModel(model.eval(), tokenizer, str(name_or_directory))
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars and reports on the terminal: what is wrong becomes an error."""
+    settings = transformers.utils.logging
+    verbosity, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity(settings.CRITICAL)
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        settings.set_verbosity(verbosity)
+        if bars:
+            settings.enable_progress_bar()
 
 
 def packages() -> tuple[Any, Any]:
