@@ -160,3 +160,30 @@ def test_ctrl_c_during_a_product(tmp_path: Path) -> None:
     assert child.returncode == 130
     assert err == "approxkmv matvec: interrupted\n"
     assert not (tmp_path / "y.npy").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31mred", "a\rb", "\x9b2J", "\u202egnp", "two\nlines", "\udc80"]
+)
+def test_names_cannot_command_the_terminal(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Escape sequences in names of files and arguments are shown as Python would write them."""
+    monkeypatch.chdir(tmp_path)
+    np.save("points.npy", np.eye(3))
+    options = ["--queries", "points.npy", "--x", "points.npy", "--bandwidth", "1"]
+    missing = ["matvec", *options, "--keys", f"{name}.npy", "--output", "y.npy"]
+    written = ["matvec", *options, "--output", f"{name}.npy"]
+    for arguments, code in (
+        (missing, 2),
+        (["info", name], 2),
+        (["matvec", *options, "--output", f"{name}.txt"], 2),
+        (written, 0),
+    ):
+        assert main(arguments) == code
+        captured = capsys.readouterr()
+        for line in (captured.out + captured.err).split("\n"):
+            assert line.isprintable()
+        assert captured.err.count("\n") == (code == 2)
+        if len(name.split()) == 1:  # white space is put together in errors
+            assert repr(name)[1:-1] in captured.out + captured.err

@@ -100,6 +100,8 @@ def load_model(name_or_directory: str | os.PathLike[str]) -> LoadedModel:
     source = str(name_or_directory)
     options: dict[str, Any] = {}
     if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ValueError(f"name_or_directory must exist, got {source!r}.")
         source, options = str(path.parent), {"gguf_file": path.name}
     # Code that comes with a model is never run, and nobody is asked whether it should be.
     options["trust_remote_code"] = False

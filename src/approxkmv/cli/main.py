@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ from approxkmv.cli import (
     reproduce,
     spectrum,
 )
+from approxkmv.cli.shown import Shown, shown
 
 _COMMANDS = {
     "demo": demo,
@@ -44,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports a bad argument in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {shown(message)} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +66,8 @@ def _exit_code(argv: Sequence[str] | None) -> int:
         started()
         args = _parser().parse_args(argv)
         name = f"approxkmv {args.command}"
-        code: int = _COMMANDS[args.command].run(args)
+        with redirect_stdout(Shown(sys.stdout)):
+            code: int = _COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return code
     except SystemExit as done:
@@ -114,10 +117,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        return f"{shown(str(error.filename))}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _say(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    print(shown(line), file=sys.stderr)
     return code
