@@ -68,18 +68,26 @@ std::vector<std::string> available_isas() {
   return found;
 }
 
-/// Looks for Ctrl-C. Needs the GIL, which the running loop has released.
-bool interrupted() {
+/// Looks for Ctrl-C, and calls `check`, if there is one, which raises when the loop must stop. Needs the
+/// GIL, which the running loop has released.
+bool interrupted(PyObject *check) {
   nb::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
+  if (PyErr_Occurred() || PyErr_CheckSignals() != 0) return true;
+  if (check == nullptr) return false;
+  PyObject *result = PyObject_CallObject(check, nullptr);
+  Py_XDECREF(result);
+  return result == nullptr;
 }
 
-/// Runs `loop` without the GIL; a Ctrl-C inside it is raised here.
-template <class Loop> void run(Loop loop) {
+using Check = std::optional<nb::callable>;
+
+/// Runs `loop` without the GIL; a Ctrl-C inside it, or what `check` raises, is raised here.
+template <class Loop> void run(Loop loop, const Check &check = std::nullopt) {
+  PyObject *called = check ? check->ptr() : nullptr;
   bool finished;
   {
     nb::gil_scoped_release released;
-    finished = loop(Poll(interrupted));
+    finished = loop(Poll([called] { return interrupted(called); }));
   }
   if (!finished) throw nb::python_error();
 }
@@ -94,7 +102,7 @@ void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<con
                        Vector<const double> query_centre, Vector<const double> key_centre,
                        double factor, T slope, T ceiling, bool differences, bool online,
                        bool squares, Matrix<T> out, std::optional<Vector<T>> totals,
-                       std::optional<Vector<T>> row_max, const std::string &isa, int n_threads) {
+                       std::optional<Vector<T>> row_max, const std::string &isa, int n_threads, Check check) {
   const Product<T> product{
       {queries.data(), queries.shape(0), queries.shape(1), query_centre.data(), factor},
       {keys.data(), keys.shape(0), keys.shape(1), key_centre.data(), factor},
@@ -111,7 +119,7 @@ void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<con
       data_or_null(totals),
       data_or_null(row_max)};
   const auto &table = kernels(isa).typed<T>();
-  run([&](const Poll &poll) { return tile_product(product, table, n_threads, poll); });
+  run([&](const Poll &poll) { return tile_product(product, table, n_threads, poll); }, check);
 }
 
 template <class T>
@@ -249,7 +257,7 @@ nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
                          Int32s query_order, Int32s key_order, Int64s query_start, Int64s query_stop,
                          Int64s key_start, Int64s key_stop, T floor, Int64s found_indptr,
                          Int32s found_cols, Vector<const float> found_values, const std::string &isa,
-                         int n_threads) {
+                         int n_threads, Check check) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const TileRanges tiles{query_start.data(), query_stop.data(), key_start.data(), key_stop.data(),
@@ -260,7 +268,7 @@ nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
   run([&](const Poll &poll) {
     return tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
                      poll, parts);
-  });
+  }, check);
   return new_pairs(std::move(parts));
 }
 
@@ -281,7 +289,7 @@ nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const double> centre, double factor, T slope, bool differences,
                           Int32s rows, Int32s key_order, Int64s tile_start,
                           Vector<const T> weights, std::optional<Vector<const T>> x, T threshold,
-                          Vector<double> sums, const std::string &isa, int n_threads) {
+                          Vector<double> sums, const std::string &isa, int n_threads, Check check) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const PilotRows<T> pilot{rows.data(),       rows.shape(0),           key_order.data(),
@@ -289,7 +297,7 @@ nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
                            data_or_null(x),   threshold,               sums.data()};
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
-  run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); });
+  run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); }, check);
   return new_pairs(std::move(parts));
 }
 
@@ -314,7 +322,7 @@ nb::tuple bind_cell_pairs(Matrix<const T> queries, Matrix<const T> keys, double 
                           Int32s key_index,
                           Int32s query_order, Int32s key_order, Int64s query_start, Int64s key_start,
                           bool mirrored, Int64s found_indptr, Int32s found_cols,
-                          Vector<const float> found_values, const std::string &isa, int n_threads) {
+                          Vector<const float> found_values, const std::string &isa, int n_threads, Check check) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const Sketches of_queries{query_sketches.data(), query_index.data(), radius_squared.data(),
                             query_sketches.shape(1)};
@@ -326,7 +334,7 @@ nb::tuple bind_cell_pairs(Matrix<const T> queries, Matrix<const T> keys, double 
                       query_order.data(), key_order.data(), query_start.data(),
                       key_start.data(), key_start.shape(0) - 1, mirrored, known, kernels(isa),
                       n_threads, poll, parts);
-  });
+  }, check);
   return new_pairs(std::move(parts));
 }
 
@@ -335,14 +343,14 @@ nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T>
                                         Int64s found_indptr, Int32s found_cols,
                                         Vector<const float> found_values, Int32s order, float least,
                                         int width, bool of_keys,
-                                        double threshold, const std::string &isa, int n_threads) {
+                                        double threshold, const std::string &isa, int n_threads, Check check) {
   const auto known = found_pairs(found_indptr, found_cols, found_values);
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
     return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, order.data(), order.size(), least,
                                     width, of_keys, threshold, table, n_threads, poll, parts);
-  });
+  }, check);
   return new_pairs(std::move(parts));
 }
 
@@ -398,7 +406,7 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
                           Vector<const float> found_values, std::optional<Matrix<const T>> moments,
                           std::optional<Vector<const float>> coefficients, Matrix<const T> x, Matrix<T> out,
                           Vector<double> variance, Vector<double> mass, Vector<std::int64_t> n_drawn,
-                          const std::string &isa, int n_threads) {
+                          const std::string &isa, int n_threads, Check check) {
   const auto g =
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const DrawPlan<T> plan{query_order.data(), block_start.data(), block_start.shape(0) - 1,
@@ -412,7 +420,7 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
   run([&](const Poll &poll) {
     return sampled_product(g, plan, blocks.data(), blocks.size(), found, smooth, x.data(), x.shape(1),
                            table, n_threads, poll, sums);
-  });
+  }, check);
 }
 
 template <class T>
@@ -423,7 +431,7 @@ void bind_reduced_product(Matrix<const T> few_queries, Matrix<const T> few_keys,
                           Int32s query_index, Int32s key_index, Int32s own, Matrix<const T> x, Vector<const T> size, T floor, T rate, double least, std::uint64_t seed,
                           std::uint64_t stream, Matrix<T> out, Vector<double> variance,
                           Vector<double> mass, Vector<std::int64_t> n_drawn, const std::string &isa,
-                          int n_threads) {
+                          int n_threads, Check check) {
   const Reduction<T> reduction{geometry<T>(few_queries, few_keys, query_shift, key_shift, centre, factor,
                                            few_slope, differences),
                                {queries.data(), queries.shape(0), queries.shape(1)},
@@ -442,7 +450,7 @@ void bind_reduced_product(Matrix<const T> few_queries, Matrix<const T> few_keys,
                                stream};
   const auto &table = kernels(isa).typed<T>();
   const ReducedSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
-  run([&](const Poll &poll) { return reduced_product(reduction, table, n_threads, poll, sums); });
+  run([&](const Poll &poll) { return reduced_product(reduction, table, n_threads, poll, sums); }, check);
 }
 
 template <class T> void bind_exp(Vector<const T> in, Vector<T> out, const std::string &isa) {
@@ -496,7 +504,7 @@ void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> 
                     std::optional<Heads<const T>> added,
                     std::optional<Heads<const unsigned char>> kept, Heads<T> out,
                     Matrix<T> log_normalizer, Vector<T> largest, const std::string &isa,
-                    int n_threads) {
+                    int n_threads, Check check) {
   const Attention<T> problem{queries.data(),
                              keys.data(),
                              values.data(),
@@ -517,14 +525,14 @@ void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> 
                              log_normalizer.data(),
                              largest.data()};
   const auto &table = kernels(isa).typed<T>();
-  run([&](const Poll &poll) { return attention(problem, table, n_threads, poll); });
+  run([&](const Poll &poll) { return attention(problem, table, n_threads, poll); }, check);
 }
 
 template <class T> void bind_attention_for(nb::module_ &m) {
   m.def("attention", &bind_attention<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "values"_a.noconvert(), "heads"_a.noconvert(), "scale"_a, "causal"_a,
         "added"_a.noconvert().none(), "kept"_a.noconvert().none(), "out"_a.noconvert(),
-        "log_normalizer"_a.noconvert(), "largest"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "log_normalizer"_a.noconvert(), "largest"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
 }
 
 template <class T> void bind_typed(nb::module_ &m) {
@@ -532,7 +540,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "x"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
         "query_centre"_a.noconvert(), "key_centre"_a.noconvert(), "factor"_a, "slope"_a, "ceiling"_a,
         "differences"_a, "online"_a, "squares"_a, "out"_a.noconvert(), "totals"_a.noconvert().none(),
-        "row_max"_a.noconvert().none(), "isa"_a, "n_threads"_a);
+        "row_max"_a.noconvert().none(), "isa"_a, "n_threads"_a, "check"_a.none());
   m.def("squared_norms", &bind_squared_norms<T>, "points"_a.noconvert(), "centre"_a.noconvert(),
         "factor"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("column_sums", &bind_column_sums<T>, "x"_a.noconvert(), "out"_a.noconvert(), "n_threads"_a);
@@ -547,14 +555,14 @@ template <class T> void bind_typed(nb::module_ &m) {
         "slope"_a, "differences"_a, "query_order"_a.noconvert(), "key_order"_a.noconvert(),
         "query_start"_a.noconvert(), "query_stop"_a.noconvert(), "key_start"_a.noconvert(),
         "key_stop"_a.noconvert(), "floor"_a, "found_indptr"_a.noconvert(),
-        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
   m.def("project", &bind_project<T>, "points"_a.noconvert(), "index"_a.noconvert(),
         "centre"_a.noconvert(), "basis"_a.noconvert(), "out"_a.noconvert(), "isa"_a, "n_threads"_a);
   m.def("pilot_rows", &bind_pilot_rows<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "rows"_a.noconvert(), "key_order"_a.noconvert(),
         "tile_start"_a.noconvert(), "weights"_a.noconvert(), "x"_a.noconvert().none(),
-        "threshold"_a, "sums"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "threshold"_a, "sums"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
   m.def("tile_moments", &bind_tile_moments<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "key_order"_a.noconvert(), "tile_start"_a.noconvert(),
@@ -564,7 +572,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "radius_squared"_a.noconvert(), "key_sketches"_a.noconvert(), "key_index"_a.noconvert(),
         "query_order"_a.noconvert(), "key_order"_a.noconvert(), "query_start"_a.noconvert(),
         "key_start"_a.noconvert(), "mirrored"_a, "found_indptr"_a.noconvert(),
-        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
   m.def("principal_tiling", &bind_principal_tiling<T>, "keys"_a.noconvert(), "queries"_a.noconvert(),
         "depth"_a, "key_order"_a.noconvert(), "query_order"_a.noconvert(), "key_start"_a.noconvert(),
         "query_start"_a.noconvert(), "isa"_a, "n_threads"_a);
@@ -572,7 +580,7 @@ template <class T> void bind_typed(nb::module_ &m) {
         "keys"_a.noconvert(), "slope"_a, "found_indptr"_a.noconvert(), "found_cols"_a.noconvert(),
         "found_values"_a.noconvert(), "order"_a.noconvert(), "least"_a, "width"_a, "of_keys"_a,
         "threshold"_a, "isa"_a,
-        "n_threads"_a);
+        "n_threads"_a, "check"_a.none());
   m.def("nearest_keys", &bind_nearest_keys<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "query_shift"_a.noconvert(), "key_shift"_a.noconvert(), "centre"_a.noconvert(), "factor"_a,
         "slope"_a, "differences"_a, "out"_a.noconvert(), "isa"_a, "n_threads"_a);
@@ -587,14 +595,14 @@ template <class T> void bind_typed(nb::module_ &m) {
         "prefix"_a.noconvert(), "seed"_a, "stream"_a, "blocks"_a.noconvert(), "found_indptr"_a.noconvert(),
         "found_cols"_a.noconvert(), "found_values"_a.noconvert(), "moments"_a.noconvert().none(),
         "coefficients"_a.noconvert().none(), "x"_a.noconvert(), "out"_a.noconvert(), "variance"_a.noconvert(), "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a,
-        "n_threads"_a);
+        "n_threads"_a, "check"_a.none());
   m.def("reduced_product", &bind_reduced_product<T>, "few_queries"_a.noconvert(),
         "few_keys"_a.noconvert(), "query_shift"_a.noconvert(), "key_shift"_a.noconvert(),
         "centre"_a.noconvert(), "factor"_a, "few_slope"_a, "differences"_a, "queries"_a.noconvert(),
         "keys"_a.noconvert(), "slope"_a, "query_index"_a.noconvert(), "key_index"_a.noconvert(),
         "own"_a.noconvert(), "x"_a.noconvert(), "size"_a.noconvert(), "floor"_a, "rate"_a,
         "least"_a, "seed"_a, "stream"_a, "out"_a.noconvert(), "variance"_a.noconvert(),
-        "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "mass"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
   m.def("exp", &bind_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
   m.def("power_of_two", &bind_power_of_two<T>, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a);
   m.def("largest_magnitude", &bind_largest_magnitude<T>, "x"_a.noconvert(), "isa"_a, "n_threads"_a);
@@ -627,7 +635,7 @@ void bind_attention_pilot(Matrix<const T> queries, Matrix<const T> keys, Matrix<
                           std::size_t rows_per_block, int check_rows, double plan_guard, double guard, int narrow, int wide,
                           double raw_share, double wide_share, double floor_share,
                           Matrix<T> outputs, Matrix<float> moment, Matrix<float> guarded,
-                          Vector<double> means, const std::string &isa, int n_threads) {
+                          Vector<double> means, const std::string &isa, int n_threads, Check check) {
   const auto a = one_head<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
                               value_factor);
   const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
@@ -637,7 +645,7 @@ void bind_attention_pilot(Matrix<const T> queries, Matrix<const T> keys, Matrix<
   run([&](const Poll &poll) {
     return attention_pilot(a, blocks, rows.data(), rows_per_block, smoothing, table, n_threads, poll,
                            outputs.data(), to);
-  });
+  }, check);
 }
 
 nb::tuple bind_rate_histogram(Int32s query_order, Int64s start, Int32s key_order, Int64s band_start,
@@ -661,7 +669,7 @@ void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<c
                          Matrix<const float> guarded, Matrix<const T> near, double floor,
                          double rate, double least, std::uint64_t seed, std::uint64_t stream, Int64s listed,
                          Matrix<T> out, Vector<double> variance, Vector<double> bound,
-                         Vector<double> total_variance, Vector<std::int64_t> n_drawn, const std::string &isa, int n_threads) {
+                         Vector<double> total_variance, Vector<std::int64_t> n_drawn, const std::string &isa, int n_threads, Check check) {
   const auto a = one_head<T>(queries, keys, values, scale, query_centre, key_centre, value_centre,
                               value_factor);
   const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
@@ -671,7 +679,7 @@ void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<c
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
     return attention_draw(a, blocks, rates, listed.data(), listed.size(), table, n_threads, poll, to);
-  });
+  }, check);
 }
 
 template <class T> void bind_sampled_attention_for(nb::module_ &m) {
@@ -682,14 +690,14 @@ template <class T> void bind_sampled_attention_for(nb::module_ &m) {
         "band_stop"_a.noconvert(), "causal"_a, "rows"_a.noconvert(), "rows_per_block"_a, "check_rows"_a, "plan_guard"_a, "guard"_a,
         "narrow"_a, "wide"_a, "raw_share"_a, "wide_share"_a, "floor_share"_a,
         "outputs"_a.noconvert(), "moment"_a.noconvert(), "guarded"_a.noconvert(),
-        "means"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "means"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
   m.def("attention_draw", &bind_attention_draw<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "values"_a.noconvert(), "scale"_a, "query_centre"_a.noconvert(), "key_centre"_a.noconvert(),
         "value_centre"_a.noconvert(), "value_factor"_a, "query_order"_a.noconvert(),
         "start"_a.noconvert(), "key_order"_a.noconvert(), "band_start"_a.noconvert(),
         "band_stop"_a.noconvert(), "causal"_a, "guarded"_a.noconvert(), "near"_a.noconvert(),
         "floor"_a, "rate"_a, "least"_a, "seed"_a, "stream"_a, "listed"_a.noconvert(),
-        "out"_a.noconvert(), "variance"_a.noconvert(), "bound"_a.noconvert(), "total_variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a);
+        "out"_a.noconvert(), "variance"_a.noconvert(), "bound"_a.noconvert(), "total_variance"_a.noconvert(), "n_drawn"_a.noconvert(), "isa"_a, "n_threads"_a, "check"_a.none());
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -6,6 +7,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
+Check = Callable[[], None] | None
 
 def tile_product(
     queries: Array,
@@ -26,6 +28,7 @@ def tile_product(
     row_max: Array | None,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> None: ...
 def attention(
     queries: Array,
@@ -41,6 +44,7 @@ def attention(
     largest: Array,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> None: ...
 def squared_norms(
     points: Array, centre: Float64, factor: float, out: Float64, isa: str, n_threads: int
@@ -108,6 +112,7 @@ def tile_hits(
     found_values: Array,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> tuple[Array, Array, Array]: ...
 def project(
     points: Array,
@@ -136,6 +141,7 @@ def pilot_rows(
     sums: Float64,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> tuple[Array, Array, Array]: ...
 def tile_moments(
     queries: Array,
@@ -173,6 +179,7 @@ def cell_pairs(
     found_values: Array,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> tuple[Array, Array, Array]: ...
 def neighbours_of_neighbours(
     queries: Array,
@@ -188,6 +195,7 @@ def neighbours_of_neighbours(
     threshold: float,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> tuple[Array, Array, Array]: ...
 def nearest_keys(
     queries: Array,
@@ -257,6 +265,7 @@ def sampled_product(
     n_drawn: Index,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> None: ...
 def reduced_product(
     few_queries: Array,
@@ -286,6 +295,7 @@ def reduced_product(
     n_drawn: Index,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> None: ...
 def exp(x: Array, out: Array, isa: str) -> None: ...
 def power_of_two(x: Array, out: Array, isa: str) -> None: ...
@@ -326,6 +336,7 @@ def attention_pilot(
     means: Float64,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> None: ...
 def rate_histogram(
     query_order: Array,
@@ -369,4 +380,5 @@ def attention_draw(
     n_drawn: Index,
     isa: str,
     n_threads: int,
+    check: Check,
 ) -> None: ...

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.frame import Frame, make_frame
-from approxkmv.leaves import Array, Float64, Geometry, Index, TileSums, tile_product
+from approxkmv.leaves import Array, Check, Float64, Geometry, Index, TileSums, tile_product
 
 
 def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: float) -> Float64:
@@ -42,6 +42,7 @@ class ExactKernel:
     query_shift: Float64 = field(repr=False)
     key_shift: Float64 = field(repr=False)
     n_threads: int | None = None
+    check: Check = field(default=None, repr=False)  # called by long loops: may raise to end them
 
     @property
     def geometry(self) -> Geometry:
@@ -60,8 +61,12 @@ class ExactKernel:
     @property
     def transposed(self) -> ExactKernel:
         """The same matrix with the roles of queries and keys exchanged."""
-        return ExactKernel(
-            self.keys, self.queries, self.frame, self.key_shift, self.query_shift, self.n_threads
+        return replace(
+            self,
+            queries=self.keys,
+            keys=self.queries,
+            query_shift=self.key_shift,
+            key_shift=self.query_shift,
         )
 
     def at_queries(self, queries: Index) -> ExactKernel:
@@ -102,6 +107,7 @@ class ExactKernel:
             online=online,
             row_sums=row_sums,
             n_threads=self.n_threads,
+            check=self.check,
         )
 
 

@@ -1,13 +1,15 @@
 """The compiled loops, with instruction set and threads filled in.
 
 Each function here has a NumPy twin of the same name and arguments in :mod:`approxkmv.reference`
-(without ``n_threads``, ``isa`` and ``point_order``, which say how to run, not what to compute).
+(without ``n_threads``, ``isa``, ``point_order`` and ``check``, which say how to run, not what to
+compute). Long loops call ``check`` about fifty times a second; what it raises ends them.
 Arrays are C-contiguous and already checked.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ Index = npt.NDArray[np.int64]
 
 Index32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
+Check = Callable[[], None] | None
 NewPairs = tuple[Index32, Index32, Float32]  # rows, columns, values
 
 __all__ = [
@@ -100,6 +103,7 @@ def tile_product(
     squares: bool = False,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> TileSums:
     r"""Sum over keys of :math:`\exp(slope\cdot s_{ij} - a_i - b_j)\,x_j`, never writing the matrix.
 
@@ -134,6 +138,7 @@ def tile_product(
         row_max,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     return TileSums(out, totals, row_max)
 
@@ -317,6 +322,7 @@ def tile_hits(
     *,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> NewPairs:
     """Pairs (rows, cols, values) with value >= threshold in a cell of the tiling, not yet known."""
     return _core.tile_hits(
@@ -331,6 +337,7 @@ def tile_hits(
         *known,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
 
 
@@ -419,6 +426,7 @@ def pilot_rows(
     *,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> PilotSums:
     r"""Weighted squares of some rows of the matrix, summed over tiles, and their near pairs.
 
@@ -438,6 +446,7 @@ def pilot_rows(
         sums.reshape(-1),
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     if x is None:
         return PilotSums(sums[:, :, 0], *near)
@@ -484,6 +493,7 @@ def cell_pairs(
     mirrored: bool = False,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> NewPairs:
     """Pairs (rows, cols, values) with value >= threshold, not yet known, that a tiling shows.
 
@@ -503,6 +513,7 @@ def cell_pairs(
         *known,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
 
 
@@ -519,6 +530,7 @@ def neighbours_of_neighbours(
     point_order: Index32 | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> NewPairs:
     """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
@@ -540,6 +552,7 @@ def neighbours_of_neighbours(
         threshold,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
 
 
@@ -611,6 +624,7 @@ def sampled_product(
     into: SampledSums | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> SampledSums:
     """Unbiased product from drawn keys, with found pairs counted exactly.
 
@@ -650,6 +664,7 @@ def sampled_product(
         sums.n_drawn,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     return sums
 
@@ -687,6 +702,7 @@ def reduced_product(
     *,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> SampledSums:
     """Product with the matrix H of ``few``, and drawn pairs of K - H over their probabilities.
 
@@ -714,6 +730,7 @@ def reduced_product(
         *sums,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     return sums
 
@@ -737,6 +754,7 @@ def attention(
     mask: Array | npt.NDArray[np.bool_] | None = None,  # (n_masks, m or 1, n)
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> AttentionSums:
     r"""Softmax attention of many heads: means of values with weights :math:`\propto e^{s_{ij}}`.
 
@@ -765,6 +783,7 @@ def attention(
         *sums,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     return sums
 
@@ -862,6 +881,7 @@ def attention_pilot(
     *,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> PilotMoments:
     """Some rows of each block, exactly: ``rows`` has equally many of each, in block order."""
     n_blocks, n_keys = len(blocks.band_start), len(head.keys)
@@ -887,6 +907,7 @@ def attention_pilot(
         *to,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     return to
 
@@ -915,6 +936,7 @@ def attention_draw(
     into: AttentionDraws | None = None,
     n_threads: int | None = None,
     isa: str | None = None,
+    check: Check = None,
 ) -> AttentionDraws:
     """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability.
 
@@ -943,6 +965,7 @@ def attention_draw(
         *to,
         isa or ISA,
         n_threads or default_threads(),
+        check,
     )
     return to
 

@@ -21,6 +21,7 @@ from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.sketch import make_sketcher, sketches
 from approxkmv.leaves import (
     Array,
+    Check,
     Float32,
     Float64,
     FoundPairs,
@@ -70,6 +71,7 @@ class Search:
         key_tiles: Blocks,
         rng: np.random.Generator,
         n_threads: int | None,
+        check: Check = None,
     ) -> None:
         n_keys = len(geometry.keys)
         same = geometry.queries is geometry.keys
@@ -77,7 +79,7 @@ class Search:
         self.geometry, self.bandwidth = geometry, bandwidth
         self.pilot, self.query_blocks, self.key_tiles = pilot, query_blocks, key_tiles
         self.sketch_dims: int | None = None
-        self.rng, self.n_threads = rng, n_threads
+        self.rng, self.n_threads, self.check = rng, n_threads, check
         self.n_tilings = self.n_neighbours = 0
         per_row = np.bincount(pilot.near_row[pilot.apart], minlength=len(pilot.rows))
         self._few = min(_FEW, float(np.quantile(per_row, 0.05)) / 2)
@@ -186,6 +188,7 @@ class Search:
             threshold,
             self.found,
             n_threads=self.n_threads,
+            check=self.check,
         )
         self._add(met)
         self.pairs += len(query_index) * len(key_index)
@@ -263,6 +266,7 @@ class Search:
             self.found,
             mirrored=points.queries is points.keys,
             n_threads=self.n_threads,
+            check=self.check,
         )
 
     def _known_squares(self) -> float:
@@ -301,6 +305,7 @@ class Search:
             threshold=self.pilot.threshold,
             point_order=self.by_cells[of_keys],
             n_threads=self.n_threads,
+            check=self.check,
         )
         self._add(met)
         self.n_neighbours += 1

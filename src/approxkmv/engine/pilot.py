@@ -15,6 +15,7 @@ import numpy.typing as npt
 from approxkmv.engine.order import Blocks
 from approxkmv.leaves import (
     Array,
+    Check,
     Float32,
     Float64,
     FoundPairs,
@@ -115,6 +116,7 @@ def run_pilot(
     column: Array | None = None,
     rng: np.random.Generator,
     n_threads: int | None,
+    check: Check = None,
 ) -> Pilot:
     """Evaluate ``rows_per_block`` random rows of every block against all keys.
 
@@ -138,7 +140,9 @@ def run_pilot(
         parts = np.linspace(0, len(probed), 17).astype(np.int64)
         seen = pilot_rows(geometry, some, probed, parts, size, threshold, n_threads=n_threads)
         threshold = _raised(threshold, seen.near_value, most_near * len(some) // one_in)
-    sums = pilot_rows(geometry, rows, order, start, size, threshold, column, n_threads=n_threads)
+    sums = pilot_rows(
+        geometry, rows, order, start, size, threshold, column, n_threads=n_threads, check=check
+    )
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2
     squares = np.ascontiguousarray(sums.squares.T)

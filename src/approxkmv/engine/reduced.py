@@ -149,7 +149,12 @@ class Likeness:
             whole = WholePoints(kernel.queries, kernel.keys, some, keys, own, self.bandwidth)
             stream = len(_DIMS) * draws.stream + level
             part = reduced_product(
-                few, whole, draws._replace(stream=stream), ordered, n_threads=kernel.n_threads
+                few,
+                whole,
+                draws._replace(stream=stream),
+                ordered,
+                n_threads=kernel.n_threads,
+                check=kernel.check,
             )
             for all_rows, some_rows in zip(sums, part, strict=True):
                 all_rows[at] = some_rows

@@ -189,6 +189,7 @@ def draw(
         blocks=blocks,
         into=into,
         n_threads=kernel.n_threads,
+        check=kernel.check,
     )
 
 
