@@ -39,7 +39,13 @@ LAYERS: list[list[str]] = [
     ["approxkmv.leaves"],
     ["approxkmv._threads"],
     ["approxkmv._core", "approxkmv.info", "approxkmv._warnings", "approxkmv._tensors"],
-    ["approxkmv._compare", "approxkmv._interrupts", "approxkmv._table", "approxkmv._timing"],
+    [
+        "approxkmv._compare",
+        "approxkmv._deadline",
+        "approxkmv._interrupts",
+        "approxkmv._table",
+        "approxkmv._timing",
+    ],
 ]
 # The only modules of ours these may know.
 ONLY = {
@@ -54,6 +60,7 @@ ONLY = {
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
     ["frozen"],
+    ["hurried"],
     ["planner", "density", "attention"],
     ["attention_rates", "attention_mean", "reduced"],
     ["sample"],

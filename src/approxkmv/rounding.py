@@ -11,7 +11,7 @@ from approxkmv._heads import Heads
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.leaves import Array, Index
 
-_CHECKED_ROWS = 16
+CHECKED_ROWS = 16
 _KEYS_AT_ONCE = 16384
 
 
@@ -53,7 +53,7 @@ def measured_error(
     n_queries = len(kernel.queries)
     if n_queries == 0 or x.size == 0:
         return 0.0
-    rows = np.sort(rng.choice(n_queries, min(_CHECKED_ROWS, n_queries), replace=False))
+    rows = np.sort(rng.choice(n_queries, min(CHECKED_ROWS, n_queries), replace=False))
     return _error_of_rows(kernel, bandwidth, x, y, rows)
 
 
@@ -64,7 +64,7 @@ def measured_rounding(
 
     From some of the rows that were computed exactly, and the type that found pairs are kept in.
     """
-    rows = exact_rows[:: max(1, len(exact_rows) // _CHECKED_ROWS)][:_CHECKED_ROWS]
+    rows = exact_rows[:: max(1, len(exact_rows) // CHECKED_ROWS)][:CHECKED_ROWS]
     seen = _error_of_rows(kernel, bandwidth, x, y, rows) if len(rows) else 0.0
     # The other rows have values of found pairs, which are kept in float32.
     kept = 0.5 * float(np.finfo(np.float32).eps)
@@ -122,7 +122,7 @@ def measured_attention_error(
     rng: np.random.Generator,
 ) -> float:
     r"""Estimate of :math:`\|O - O'\|_F` from random rows computed by NumPy in double precision."""
-    n_rows = min(_CHECKED_ROWS, len(output))
+    n_rows = min(CHECKED_ROWS, len(output))
     if n_rows == 0:
         return 0.0
     rows = np.sort(rng.choice(len(output), n_rows, replace=False))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
+from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv.leaves import Array, Index
 
 # Below this many multiply-adds the exact product takes less time than the pilot and the search.
@@ -36,6 +38,10 @@ class Outcome:
     pairs: int = 0
     numbers: dict[str, object] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    # What was known when the time was over, for the answer that must be given then.
+    look: Any = None  # planner.Look
+    search: Any = None  # near.Search
+    best_effort: Sample | None = None
 
 
 def worth_a_look(n_queries: int, n_keys: int, n_dims: int) -> bool:
@@ -46,8 +52,8 @@ def worth_a_look(n_queries: int, n_keys: int, n_dims: int) -> bool:
 class Limit:
     """Seconds that may pass, counted in pairs as soon as a rate of pairs is known."""
 
-    def __init__(self, max_seconds: float = math.inf) -> None:
-        self.end = time.perf_counter() + max_seconds
+    def __init__(self, deadline: Deadline | None = None) -> None:
+        self.deadline = deadline or Deadline()
         self.rate = math.inf  # pairs a second
 
     def learn(self, pairs: int, seconds: float) -> None:
@@ -56,12 +62,16 @@ class Limit:
 
     def pairs_left(self) -> float:
         """Pairs that can still be computed; the smallest number of draws is always allowed."""
-        left = self.end - time.perf_counter()
-        return math.inf if left == math.inf else max(left * self.rate, 1.0)
+        return max(self.deadline.left() * self.rate, 1.0) if self.deadline else math.inf
 
     def allows(self, pairs: float) -> bool:
         """Whether there is time for so many."""
         return pairs <= self.pairs_left()
+
+    def needs(self, pairs: float) -> None:
+        """Raise :class:`OutOfTime` if what comes next is not expected to fit."""
+        if not self.allows(pairs):
+            raise OutOfTime
 
 
 class Clock:

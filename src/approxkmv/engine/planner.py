@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from approxkmv._deadline import OutOfTime
 from approxkmv.engine.forecast import Forecast, Forecaster
 from approxkmv.engine.near import Missing, Search, cell_depth
 from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample
+from approxkmv.engine.outcome import Clock, Limit, Outcome
 from approxkmv.engine.pilot import Pilot, run_pilot
 from approxkmv.engine.pooling import moving_mean
 from approxkmv.engine.probability import Rates
@@ -70,8 +71,6 @@ _FIRST_SHARE, _AT_MOST_LARGER, _FEW_LARGE = (0.15, 0.5), (3.0, 8.0), 0.2
 # Draws that fall short get so much more than would be missing if all went on as it did; where keys
 # are drawn more often than this, as often as before, for less would spoil what is there.
 _ENOUGH_MORE, _OFTEN = 1.15, 0.25
-# Pairs that are drawn however short the time: fewer would not tell their own error.
-_FEWEST_DRAWS = 0.01
 # Rows that may be mended, as a share of what the draws cost.
 _MENDING = 0.7
 # Of the squared error allowed: what near pairs that were not found may take before more is
@@ -162,6 +161,7 @@ def _look(
     n_rows = max(_ROWS_PER_BLOCK, math.ceil(n_queries / _MOST_BLOCKS))
     query_blocks, key_tiles = norm_order(geometry, n_rows, max(_KEYS_PER_TILE, n_rows // 2))
     clock.lap("order")
+    limit.needs(_PILOT_PAIR * _PILOT_ROWS * len(query_blocks.sizes) * n_keys)
     pilot = run_pilot(
         geometry,
         size,
@@ -172,6 +172,7 @@ def _look(
         column=np.ascontiguousarray(x[:, 0]) if one_shot and x.shape[1] == 1 else None,
         rng=rng,
         n_threads=n_threads,
+        check=kernel.check,
     )
     outcome.pairs = len(pilot.rows) * n_keys
     clock.lap("pilot")
@@ -204,7 +205,9 @@ def _look(
     outcome.numbers["share_if_all_near_pairs_were_known"] = best.rates.pairs / n_pairs
     clock.lap("plan")
     limit.learn(2 * outcome.pairs, outcome.seconds["pilot"])
-    return Look(allowed, size, query_blocks, key_tiles, pilot, forecaster, best, part)
+    look = Look(allowed, size, query_blocks, key_tiles, pilot, forecaster, best, part)
+    outcome.look = look
+    return look
 
 
 class Prediction(NamedTuple):
@@ -305,6 +308,7 @@ def _searched(
     pilot, forecaster, size = look.pilot, look.forecaster, look.size
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     n_pairs = n_queries * n_keys
+    limit.needs(_search_cost(kernel))
     search = Search(
         kernel.geometry,
         bandwidth,
@@ -313,7 +317,9 @@ def _searched(
         look.key_tiles,
         rng,
         kernel.n_threads,
+        kernel.check,
     )
+    outcome.search = search
     worth = _worth_searching(look)
     clock.lap("plan")
     # Clusters of points that the pilot never met would show neither in rates nor in variances:
@@ -371,18 +377,37 @@ def sampled(
 ) -> Outcome:
     """Try to meet ``eps`` by sampling; say so if computing every pair is the better choice.
 
-    ``x`` has one or several columns; errors are relative to its Frobenius norm. Where the limit of
-    time does not allow as many draws as it takes, or the exact product, the best answer within it.
+    ``x`` has one or several columns; errors are relative to its Frobenius norm. Where the time
+    ends before the error is met, the outcome is ``stopped``, without an answer, and has what was
+    learnt for :func:`approxkmv.engine.hurried.hurried_sample`.
     """
-    limit = limit or Limit()
     outcome = Outcome("sampling is cheaper")
+    try:
+        _sample_it(kernel, bandwidth, x, eps, delta, rng, limit or Limit(), outcome)
+    except OutOfTime:
+        outcome.stopped = True
+        outcome.reason = "max_seconds was too short for the error asked for"
+    return outcome
+
+
+def _sample_it(
+    kernel: ExactKernel,
+    bandwidth: float,
+    x: Array,
+    eps: float,
+    delta: float,
+    rng: np.random.Generator,
+    limit: Limit,
+    outcome: Outcome,
+) -> None:
+    """Look, search, draw: the outcome has a sample if its error is met."""
     clock = Clock(outcome.seconds)
     look = _look(kernel, x, eps, rng, outcome, clock, limit, one_shot=True)
     if look is None:
-        return outcome
+        return
     n_pairs = len(kernel.queries) * len(kernel.keys)
     if look.best.rates.pairs > _NEARLY_ALL * n_pairs and _too_dense(look, kernel, outcome, limit):
-        return outcome
+        return
     if look.pilot.products is not None:
         products = look.pilot.products[:, None].astype(x.dtype)
     else:
@@ -391,12 +416,11 @@ def sampled(
         clock.lap("pilot")
     judge = Judge(kernel, x, look.query_blocks, look.pilot, products, look.allowed, delta)
     if _through_few_coordinates(look, judge, bandwidth, rng, outcome, clock, limit):
-        return outcome
+        return
     if not _too_dense(look, kernel, outcome, limit):
         learnt = _searched(look, kernel, bandwidth, x, rng, outcome, clock, limit)
         if learnt is not None:
             _drawn(learnt, judge, rng, outcome, clock, limit)
-    return outcome
 
 
 def _through_few_coordinates(
@@ -412,6 +436,8 @@ def _through_few_coordinates(
     kernel, allowed = judge.kernel, look.allowed
     n_queries = len(kernel.queries)
     n_pairs = n_queries * len(kernel.keys)
+    if not limit.allows(_COORDINATES_PAIRS * n_queries):
+        return False
     likeness = make_likeness(kernel, bandwidth, rng)
     if likeness is None:
         return False
@@ -476,16 +502,12 @@ def _drawn(
     least = least_factor(learnt.size, _spent(learnt), forecast.rates.pairs)
     factor = max(least, first_factor(forecast, missing, allowed, delta))
     n_blocks = len(learnt.query_blocks.sizes)
-    best_effort: Sample | None = None
     draws: Draws | None = None
     for attempt in range(_MOST_DRAWS):
         if forecast.cost * factor > _TOO_MANY * n_pairs and limit.allows(n_pairs):
             outcome.reason = "near pairs are too many or too hard to find for sampling to pay"
             break
-        if not limit.allows(forecast.cost * factor):
-            if best_effort is not None:
-                break
-            factor = max(limit.pairs_left(), _FEWEST_DRAWS * n_pairs) / forecast.cost
+        limit.needs(forecast.cost * factor)
         draw_for = partial(
             draw,
             judge,
@@ -518,8 +540,8 @@ def _drawn(
         if worst <= 1:
             outcome.sample = sample
             break
-        if best_effort is None or sample.upper < best_effort.upper:
-            best_effort = sample
+        if outcome.best_effort is None or sample.upper < outcome.best_effort.upper:
+            outcome.best_effort = sample
         # The draws met more than pilot and search had seen: look again, or draw more.
         if sample.left_out > _MOST_LEFT_OUT * allowed and search.n_tilings < _MOST_TILINGS:
             _round(search, _MORE_TILINGS, *search.everywhere, clock)
@@ -533,11 +555,6 @@ def _drawn(
             factor *= _ENOUGH_MORE * min(worst, 3.0) - 1
     else:
         outcome.reason = "the error estimate did not come down"
-    if outcome.sample is None and not limit.allows(n_pairs):
-        assert best_effort is not None
-        error = max(best_effort.variance, best_effort.checked)
-        outcome.sample, outcome.stopped = replace(best_effort, variance=error), True
-        outcome.reason = "the time allowed was too short for the error asked for"
     outcome.pairs += search.pairs
     outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
 
