@@ -6,10 +6,10 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import pytest
+from limited_cases import clustered, vector
 from scipy.stats import binom
 
 import approxkmv as akmv
@@ -19,32 +19,6 @@ from approxkmv.engine.hurried import hurried_sample, probe
 from approxkmv.engine.outcome import Limit, Outcome
 from approxkmv.exact import prepare
 from approxkmv.product import Tolerance, _hurried_product
-
-
-class Data(NamedTuple):
-    queries: np.ndarray
-    bandwidth: float = 2.0
-
-    @property
-    def keys(self) -> np.ndarray:
-        return self.queries
-
-    def exact(self, x: np.ndarray) -> np.ndarray:
-        wide = self.queries.astype(np.float64)
-        return akmv.matvec(wide, None, x, bandwidth=self.bandwidth, method="exact")
-
-
-def clustered(n: int) -> Data:
-    """Sixteen points around each centre."""
-    rng = np.random.default_rng(5)
-    centres = np.repeat(rng.standard_normal((n // 16, 16)), 16, axis=0)
-    return Data((centres + 0.2 * rng.standard_normal(centres.shape)).astype(np.float32))
-
-
-def vector(kind: str, data: Data) -> np.ndarray:
-    n = len(data.queries)
-    x = np.ones(n) if kind == "ones" else np.random.default_rng(6).standard_normal(n)
-    return x.astype(np.float32)
 
 
 def stops_after(n_looks: int) -> Callable[[], float]:
