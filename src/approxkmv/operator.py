@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +14,13 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
+from approxkmv._deadline import Deadline
 from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.outcome import Outcome, worth_a_look
 from approxkmv.exact import ExactKernel, prepare
 from approxkmv.frame import usual_units
 from approxkmv.info import Plan, ProductInfo
-from approxkmv.leaves import Array
+from approxkmv.leaves import Array, Check
 from approxkmv.product import exact_plan, scaled_columns, unscaled
 from approxkmv.rounding import rounding_bound
 
@@ -61,6 +63,10 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     max_memory : int or None
         Bytes that kernel values may take between products; None means 1 GiB. Where more would be
         needed the operator is exact, and keeps none.
+    max_seconds : float or None
+        Time for the construction. If no sparse matrix is ready by then the operator is exact, with
+        an ``AssumptionWarning``: its products have no error but take longer. The limit is kept as
+        that of :func:`approxkmv.matvec`; it does not limit the products.
     check_finite : bool
         Reject NaN and infinity in the points.
 
@@ -101,8 +107,12 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         rng: Rng = None,
         n_threads: int | None = None,
         max_memory: int | None = None,
+        max_seconds: float | None = None,
         check_finite: bool = True,
     ) -> None:
+        deadline = Deadline()
+        if max_seconds is not None:
+            deadline = Deadline(_check.positive(max_seconds, "max_seconds"))
         q, k = _check.point_pair(queries, keys)
         self.bandwidth = _check.positive(bandwidth, "bandwidth")
         self.eps = _check.tolerance(eps)
@@ -122,9 +132,13 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         self._transposed = False
         if method != "exact":
             self._matrix, self._outcome = _frozen(
-                self._kernel, self.bandwidth, self.eps, generator, max_memory
+                replace(self._kernel, check=deadline.polled),
+                self.bandwidth,
+                self.eps,
+                generator,
+                max_memory,
             )
-        if method == "sampled" and self._matrix is None:
+        if self._outcome.stopped or (method == "sampled" and self._matrix is None):
             warnings.warn(
                 f"The operator is exact: {self._outcome.reason}.", AssumptionWarning, stacklevel=2
             )
@@ -162,6 +176,12 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     def toarray(self) -> Array:
         """The dense matrix, for small cases."""
         return np.asarray(self._matmat(np.eye(self.shape[1], dtype=self.dtype)))
+
+    def _checked(self, check: Check) -> GaussianKernel:
+        """The same operator, whose exact products end when ``check`` raises."""
+        checked = copy.copy(self)
+        checked._kernel = replace(self._kernel, check=check)
+        return checked
 
     def _matmat(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if np.iscomplexobj(x):

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from approxkmv._deadline import OutOfTime
 from approxkmv._threads import default_threads
 from approxkmv.engine.near import Search
 from approxkmv.engine.order import Blocks
@@ -125,18 +126,41 @@ def freeze(
     rng: np.random.Generator,
     max_memory: float,
 ) -> tuple[FrozenMatrix | None, Outcome]:
-    """A matrix whose products have an error of at most eps, if it fits and pays."""
+    """A matrix whose products have an error of at most eps, if it fits and pays.
+
+    Where ``kernel.check`` raises ``OutOfTime`` there is none, and the outcome is ``stopped``.
+    """
     outcome = Outcome("some pairs are drawn and kept once and for all")
+    try:
+        return _freeze(kernel, bandwidth, eps, rng, max_memory, outcome), outcome
+    except OutOfTime:
+        outcome.stopped = True
+        outcome.reason = "max_seconds was too short to build a sparse operator"
+        return None, outcome
+
+
+def _freeze(
+    kernel: ExactKernel,
+    bandwidth: float,
+    eps: float,
+    rng: np.random.Generator,
+    max_memory: float,
+    outcome: Outcome,
+) -> FrozenMatrix | None:
+    check = kernel.check or _never
+    check()
     clock = Clock(outcome.seconds)
     ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
     learnt = study(kernel, bandwidth, ones, eps=eps, rng=rng, outcome=outcome, clock=clock)
     if learnt is None:
-        return None, outcome
+        return None
+    check()
     search = learnt.search
     if search.pilot.symmetric:
         search.found = both_ways(search.found, kernel.n_threads)
     moment = smoothed(_compare_dense_blocks(kernel, learnt, eps, max_memory, rng, outcome))
     clock.lap("search")
+    check()
     pi = balanced_rates(moment, learnt.query_blocks, learnt.key_tiles, _AIM * eps**2)
     for attempt in range(_MOST_ATTEMPTS):
         matrix = _fitting(
@@ -151,7 +175,11 @@ def freeze(
     else:
         matrix, outcome.reason = None, "near pairs are too many or too hard to find"
     outcome.pairs += search.pairs
-    return matrix, outcome
+    return matrix
+
+
+def _never() -> None:
+    """No limit of time."""
 
 
 def _fitting(
@@ -181,8 +209,12 @@ def _fitting(
     drawn = draw_pairs(
         kernel, bandwidth, learnt.query_blocks, learnt.key_tiles, pi, pilot.symmetric, rng
     )
+    check = kernel.check or _never
+    check()
     drawn.take_out(search.found)
+    check()
     n_searched = _search_what_stands_out(search, drawn, pilot.symmetric, eps)
+    check()
     matrix = _with_whole(kernel, learnt, drawn, eps, max_memory - n_bytes)
     of_key, of_query = matrix.variances()
     outcome.pairs += drawn.values.nnz + matrix.of_whole_keys.size + matrix.of_whole_queries.size
@@ -226,6 +258,7 @@ def _compare_dense_blocks(
         most_near=None,
         rng=rng,
         n_threads=kernel.n_threads,
+        check=kernel.check,
     )
     dense = of_rows[fine.block_of[fine.near_row]] | of_keys[key_tiles.block_of[fine.near_col]]
     kept = float(fine.stands_for[fine.near_row[dense]].sum())
@@ -322,8 +355,10 @@ def draw_pairs(
 ) -> Drawn:
     """Every pair with the probability of its block and tile; one of its two places if ``once``."""
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
+    check = kernel.check or _never
 
     def of_block(block: int, rng: np.random.Generator) -> tuple[Any, ...]:
+        check()
         first, last = query_blocks.start[block : block + 2]
         of_tiles = np.where(key_tiles.start[1:] > first, pi[block], 0.0) if once else pi[block]
         row, col, tile = bernoulli(of_tiles, last - first, key_tiles, rng)
