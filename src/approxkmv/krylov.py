@@ -3,14 +3,17 @@
 Both take one product and one application of the preconditioner per iteration, for all columns that
 are not done yet together. Conjugate gradients need a positive definite matrix. MINRES needs a
 symmetric one, and makes the residual, as the preconditioner measures it, as small as it can be.
+Where the product or the step raises ``OutOfTime``, what was reached so far is the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
+from approxkmv._deadline import OutOfTime
 from approxkmv.leaves import Float64
 
 Product = Callable[[Float64], Float64]
@@ -22,7 +25,23 @@ def conjugate_gradients(
     product: Product, precondition: Product, b: Float64, goal: Float64, max_iter: int, step: Step
 ) -> Float64:
     """Columns of x whose residuals, by the operator's word, are at most ``goal`` long."""
-    x, left = np.zeros_like(b), b.copy()
+    x = np.zeros_like(b)
+    with suppress(OutOfTime):
+        _conjugate_gradients(x, product, precondition, b, goal, max_iter, step)
+    return x
+
+
+def _conjugate_gradients(
+    x: Float64,
+    product: Product,
+    precondition: Product,
+    b: Float64,
+    goal: Float64,
+    max_iter: int,
+    step: Step,
+) -> None:
+    """Start at x = 0 and change it in place: it is as good as it was after the last iteration."""
+    left = b.copy()
     z = precondition(left)
     direction, rho = z.copy(), _dots(left, z)
     active = np.linalg.norm(left, axis=0) > goal
@@ -44,7 +63,6 @@ def conjugate_gradients(
         rho_now = _dots(left[:, active], z)
         direction[:, active] = z + (rho_now / rho[active]) * direction[:, active]
         rho[active] = rho_now
-    return x
 
 
 def minres(
@@ -57,7 +75,23 @@ def minres(
     images of w are kept too, so that the residual itself is known and not only its preconditioned
     length.
     """
-    x, norms = np.zeros_like(b), np.linalg.norm(b, axis=0)
+    x = np.zeros_like(b)
+    with suppress(OutOfTime):
+        _minres(x, product, precondition, b, goal, max_iter, step)
+    return x
+
+
+def _minres(
+    x: Float64,
+    product: Product,
+    precondition: Product,
+    b: Float64,
+    goal: Float64,
+    max_iter: int,
+    step: Step,
+) -> None:
+    """Start at x = 0 and change it in place: it is as good as it was after the last iteration."""
+    norms = np.linalg.norm(b, axis=0)
     left = b.copy()
     active = np.flatnonzero(norms > goal)
     v, v_before = left[:, active], np.zeros_like(left[:, active])
@@ -102,7 +136,6 @@ def minres(
             some[:, kept] for some in (v, v_before, w, w_before, image, image_before)
         )
         c, c_before, s, s_before, eta = (some[kept] for some in (c, c_before, s, s_before, eta))
-    return x
 
 
 def _dots(a: Float64, b: Float64) -> Float64:

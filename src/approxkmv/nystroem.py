@@ -25,16 +25,18 @@ def pivoted_cholesky(
     diagonal: Float64,
     rank: int,
     rng: np.random.Generator,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Array:
     """Factor F of shape (n, at most rank) with ``F F^T`` close to the matrix and never above it.
 
-    ``columns(j)`` gives the columns numbered j, shape (n, len(j)).
+    ``columns(j)`` gives the columns numbered j, shape (n, len(j)). No further columns are asked for
+    once ``enough()`` is true.
     """
     left = diagonal.copy()
     whole = float(left.sum())
     parts: list[Array] = []
     n_columns = 0
-    while n_columns < rank and left.sum() > _NOTHING_LEFT * whole:
+    while n_columns < rank and left.sum() > _NOTHING_LEFT * whole and not enough():
         size = min(_BLOCK, rank - n_columns, int(np.count_nonzero(left)))
         picked = np.unique(rng.choice(len(left), size, replace=False, p=left / left.sum()))
         block = columns(picked)

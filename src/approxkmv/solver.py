@@ -12,7 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -21,12 +21,14 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
+from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._warnings import AccuracyWarning
 from approxkmv.exact import prepare
 from approxkmv.krylov import conjugate_gradients, minres
 from approxkmv.leaves import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
+from approxkmv.product import scaled_columns
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,6 +45,13 @@ _RANK_PER_ROOT = 8
 _PROGRESS = 0.5
 # Inner runs aim below the tolerance, because the operator's own residual flatters.
 _INNER = 0.5
+# With a limit of time: the share of it in which columns are picked for the preconditioner (to make
+# it of them takes about as long again), the shares kept for the last residual and for an estimate
+# of it, and the rows from which it is estimated.
+_FOR_COLUMNS, _FOR_RESIDUAL, _FOR_ROWS = 0.12, 0.2, 0.05
+_FEWEST_ROWS, _MOST_ROWS = 32, 512
+# Seconds for each point that a block of columns takes: picking is not begun with less.
+_PER_POINT = 1e-6
 
 Step = Callable[[int, float], object]
 
@@ -74,6 +83,10 @@ class SolveInfo:
         with the operator itself.
     seconds : mapping
         Wall-clock seconds of each stage.
+    residual_rows : int or None
+        Random rows from which ``residual`` was estimated, because ``max_seconds`` was over; 0 if it
+        is the operator's own. None where it was computed. An estimated one never counts as
+        converged.
     """
 
     residual: float
@@ -85,10 +98,13 @@ class SolveInfo:
     rank: int
     independent: bool
     seconds: Mapping[str, float]
+    residual_rows: int | None = None
 
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {value:.3g} s" for name, value in self.seconds.items())
         kind = "" if self.independent else " (by the operator itself)"
+        if self.residual_rows:
+            kind = f" (estimated from {self.residual_rows} rows)"
         return "\n".join(
             [
                 f"solve: {self.reason}",
@@ -110,6 +126,7 @@ class _Options(TypedDict, total=False):
     rank: int | None
     rng: Rng
     callback: Step | None
+    max_seconds: float | None
 
 
 @overload
@@ -142,6 +159,7 @@ def solve(
     rank: int | None = None,
     rng: Rng = None,
     callback: Step | None = None,
+    max_seconds: float | None = None,
     return_info: bool = False,
 ) -> Float64 | tuple[Float64, SolveInfo]:
     r"""Solve :math:`(K + \mathrm{noise}\,I)\,x = b` without storing K.
@@ -172,6 +190,12 @@ def solve(
     callback : callable or None
         Called as ``callback(n_iter, residual)`` after each iteration with the operator's own
         residual.
+    max_seconds : float or None
+        Time after which the best x so far is returned, with a warning. The preconditioner gets
+        fewer columns, products of a :class:`~approxkmv.GaussianKernel` are broken off, and the last
+        residual is estimated from random rows if there is no time for all. On an otherwise idle
+        machine it takes at most 1.3 times as long and 0.1 s more, unless one product of another
+        operator takes longer.
     return_info : bool
         Return ``(x, info)``.
 
@@ -185,7 +209,8 @@ def solve(
     -----
     AccuracyWarning
         Where the residual, computed independently of the operator, stayed above ``tol``: at the
-        noise floor of an approximate operator or of its floating type, or after ``max_iter``.
+        noise floor of an approximate operator or of its floating type, or after ``max_iter`` or
+        ``max_seconds``.
 
     Notes
     -----
@@ -205,6 +230,8 @@ def solve(
     >>> bool(np.linalg.norm(K @ x + 0.1 * x - b) <= 1e-5 * np.linalg.norm(b))
     True
     """
+    limit = math.inf if max_seconds is None else _check.positive(max_seconds, "max_seconds")
+    deadline = Deadline(limit)
     if not isinstance(K, LinearOperator):
         raise TypeError(f"K must be a LinearOperator, got {type(K).__name__}.")
     n = K.shape[0]
@@ -224,15 +251,23 @@ def solve(
 
     start = time.perf_counter()
     columns = right[:, None] if right.ndim == 1 else right
-    precondition = _preconditioner(K, diagonal, rank if kind == "nystroem" else 0, generator)
+    wanted = rank if kind == "nystroem" else 0
+    precondition = _preconditioner(K, diagonal, wanted, generator, deadline.part(_FOR_COLUMNS))
     prepared = time.perf_counter()
-    run = _Run(K, diagonal, precondition, method, callback)
-    x, residual, reason = _refined(run, _independent(K), columns, tol, max_iter)
+    run = _Run(K, diagonal, precondition, method, callback, deadline)
+    x, residual, reason, n_rows = _refined(run, columns, tol, max_iter, generator)
     done = time.perf_counter()
-    converged = residual <= tol
+    converged = residual <= tol and n_rows is None
     if not converged:
+        compared = "above" if residual > tol else "but not for certain below"
         warnings.warn(
-            f"The residual is {residual:.2g} of |b|, above tol={tol:g}: {reason}.",
+            f"The residual is {residual:.2g} of |b|, {compared} tol={tol:g}: {reason}.",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    if deadline.broken:
+        warnings.warn(
+            f"The answer took {deadline.spent():.2g} s, longer than max_seconds={limit:g} allows.",
             AccuracyWarning,
             stacklevel=2,
         )
@@ -249,29 +284,75 @@ def solve(
         rank=precondition.rank,
         independent=isinstance(K, GaussianKernel),
         seconds={"preconditioner": prepared - start, "iterations": done - prepared},
+        residual_rows=n_rows,
     )
 
 
 def _refined(
-    run: _Run, product: Callable[[Float64], Array], b: Float64, tol: float, max_iter: int
-) -> tuple[Float64, float, str]:
-    """Iterate, compute the residual independently, and solve for what is left."""
+    run: _Run, b: Float64, tol: float, max_iter: int, rng: np.random.Generator
+) -> tuple[Float64, float, str, int | None]:
+    """Iterate, compute the residual independently, and solve for what is left.
+
+    Returns x, its residual, why it stopped, and the rows from which the residual was estimated.
+    """
+    out_of_time = f"stopped after max_seconds={run.deadline.max_seconds:g}"
+    product: Callable[[Float64], Array] | None = None
     norms = np.linalg.norm(b, axis=0)
     norms[norms == 0] = 1.0
     x, left = np.zeros_like(b), b
     residual = float((np.linalg.norm(left, axis=0) / norms).max(initial=0.0))
     while residual > tol:
         if len(run.history) >= max_iter:
-            return x, residual, f"stopped after max_iter={max_iter} iterations"
+            return x, residual, f"stopped after max_iter={max_iter} iterations", None
+        if run.deadline.keeping(run.kept).left() <= 0:
+            return x, residual, out_of_time, None
         inner = _INNER * tol * norms / np.maximum(np.linalg.norm(left, axis=0), tol * norms)
         trial = x + run.solve(left, inner, max_iter - len(run.history), residual)
-        left_now = b - (product(trial) + run.noise * trial)
+        try:
+            product = product or _independent(run.K, run.deadline.keeping(run.kept_for_rows))
+            left_now = b - (product(trial) + run.noise * trial)
+        except OutOfTime:
+            estimate, n_rows = _estimated(run, trial, b, norms, rng)
+            if estimate < residual:
+                x, residual = trial, estimate
+                return x, residual, f"{out_of_time}, the residual is an estimate", n_rows
+            return x, residual, out_of_time, None
         before, now = residual, float((np.linalg.norm(left_now, axis=0) / norms).max())
         if now < before:
             x, left, residual = trial, left_now, now
         if residual > tol and now > _PROGRESS * before and len(run.history) < max_iter:
-            return x, residual, "stopped at the noise floor of the operator"
-    return x, residual, "the residual is within the tolerance"
+            if run.deadline.keeping(run.kept).left() <= 0:
+                return x, residual, out_of_time, None
+            return x, residual, "stopped at the noise floor of the operator", None
+    return x, residual, "the residual is within the tolerance", None
+
+
+def _estimated(
+    run: _Run, x: Float64, b: Float64, norms: Float64, rng: np.random.Generator
+) -> tuple[float, int]:
+    """Estimate of the largest relative residual from random rows; and how many.
+
+    Of another operator than ours rows cannot be had: the residual is what its iterations said.
+    """
+    if not isinstance(run.K, GaussianKernel):
+        return (run.history[-1] if run.history else 1.0), 0
+    kernel = replace(run.K._kernel, check=None)
+    n = len(kernel.queries)
+    columns, exponents = scaled_columns(x, kernel.keys.dtype)
+    squares, n_rows = np.zeros(x.shape[1]), 0
+    order = rng.permutation(n)[:_MOST_ROWS]
+    wanted = _FEWEST_ROWS
+    while wanted > 0:
+        rows = order[n_rows : n_rows + wanted]
+        start = run.deadline.now()
+        y = np.ldexp(kernel.at_queries(rows).product(columns).out.astype(np.float64), exponents)
+        squares += np.square(b[rows] - y - run.noise[rows] * x[rows]).sum(axis=0)
+        n_rows += len(rows)
+        each = max(run.deadline.now() - start, 1e-9) / max(len(rows), 1)
+        wanted = min(len(order) - n_rows, int(max(run.deadline.left(), 0.0) / each / 2))
+        if wanted < _FEWEST_ROWS:
+            break
+    return float((np.sqrt(n / n_rows * squares) / norms).max()), n_rows
 
 
 class _Run:
@@ -284,8 +365,17 @@ class _Run:
         precondition: Preconditioner,
         method: str,
         callback: Step | None,
+        deadline: Deadline,
     ) -> None:
         self.K, self.noise, self.precondition = K, noise[:, None], precondition
+        self.deadline = deadline
+        # A limit of time is kept by breaking off: some of it is left for the residual.
+        seconds = deadline.max_seconds if deadline else 0.0
+        self.kept, self.kept_for_rows = _FOR_RESIDUAL * seconds, _FOR_ROWS * seconds
+        self.ends = deadline.keeping(self.kept)
+        self.operator = K
+        if deadline and isinstance(K, GaussianKernel):
+            self.operator = K._checked(self.ends.check)
         self.iterate = minres if method == "minres" else conjugate_gradients
         self.callback = callback
         self.history: list[float] = []
@@ -301,15 +391,16 @@ class _Run:
             self.history.append(scale * float(norms.max()) / longest)
             if self.callback is not None:
                 self.callback(len(self.history), self.history[-1])
+            self.ends.check()
 
         return self.iterate(self._product, self.precondition, b, tol * lengths, max_iter, step)
 
     def _product(self, v: Float64) -> Float64:
-        return np.asarray(self.K @ v, dtype=np.float64) + self.noise * v
+        return np.asarray(self.operator @ v, dtype=np.float64) + self.noise * v
 
 
 def _preconditioner(
-    K: LinearOperator, noise: Float64, rank: int, rng: np.random.Generator
+    K: LinearOperator, noise: Float64, rank: int, rng: np.random.Generator, deadline: Deadline
 ) -> Preconditioner:
     n = K.shape[0]
     if rank == 0:
@@ -331,15 +422,20 @@ def _preconditioner(
             return np.asarray(K @ unit)
 
         diagonal = np.full(n, float(columns(np.zeros(1, np.int64))[0, 0]))
-    return Preconditioner(pivoted_cholesky(columns, diagonal, rank, rng), noise)
+    factor = pivoted_cholesky(
+        columns, diagonal, rank, rng, lambda: deadline.left() <= _PER_POINT * n
+    )
+    return Preconditioner(factor, noise)
 
 
-def _independent(K: LinearOperator) -> Callable[[Float64], Array]:
+def _independent(K: LinearOperator, deadline: Deadline) -> Callable[[Float64], Array]:
     """A product that does not share the operator's errors, where its points are known."""
+    deadline.check()
     if not isinstance(K, GaussianKernel):
         return lambda x: np.asarray(K @ x)
     points = K._kernel.queries.astype(np.float64)
     kernel = prepare(points, points, K.bandwidth, n_threads=K._kernel.n_threads)
+    kernel = replace(kernel, check=deadline.polled)
     return lambda x: kernel.product(np.ascontiguousarray(x)).out
 
 
