@@ -62,7 +62,7 @@ STAGES = [
     ["frozen"],
     ["hurried"],
     ["planner", "density", "attention"],
-    ["attention_rates", "attention_mean", "reduced"],
+    ["attention_rates", "attention_mean", "attention_hurried", "reduced"],
     ["sample"],
     ["forecast"],
     ["near", "probability", "cells", "smooth"],

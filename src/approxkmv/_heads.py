@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.leaves import Array, AttentionSums, Index
+from approxkmv.leaves import Array, AttentionSums, Check, Index
 from approxkmv.leaves import attention as attention_leaf
 
 Mask = npt.NDArray[np.floating] | npt.NDArray[np.bool_]
@@ -52,7 +52,13 @@ class Heads:
         return None if self.mask is None else np.asarray(self.mask[self.table[head, 3]])
 
     def exact(
-        self, heads: Index, *, scale: float, is_causal: bool, n_threads: int | None
+        self,
+        heads: Index,
+        *,
+        scale: float,
+        is_causal: bool,
+        n_threads: int | None,
+        check: Check = None,
     ) -> AttentionSums:
         """Exact attention of some of the heads."""
         return attention_leaf(
@@ -64,6 +70,7 @@ class Heads:
             is_causal=is_causal,
             mask=self.mask,
             n_threads=n_threads,
+            check=check,
         )
 
 

@@ -15,17 +15,22 @@ import numpy.typing as npt
 
 from approxkmv import _check, leaves
 from approxkmv._check import Rng
+from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._heads import Heads, Mask, arrange
 from approxkmv._tensors import as_tensor, is_tensor
 from approxkmv._threads import default_threads
-from approxkmv._warnings import AssumptionWarning
+from approxkmv._warnings import AccuracyWarning, AssumptionWarning
 from approxkmv.info import AttentionInfo, HeadInfo, Plan
-from approxkmv.leaves import Array, Index
+from approxkmv.leaves import Array, Check, Index
 from approxkmv.rounding import attention_bound, measured_attention_error, norm
 from approxkmv.rounding import largest as max_magnitude
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _NAMES = ("query", "key", "value")
+# With a limit of time: the share kept for an answer from what is known when it is over. Exact
+# attention is not begun where it would take longer than this at so many pairs a second, which is
+# more than any machine here computes.
+_KEPT, _LIKELY, _PAIRS_A_SECOND = 0.4, 1.0, 2e9
 
 
 @overload
@@ -41,6 +46,7 @@ def attention(
     eps: float = ...,
     delta: float = ...,
     method: str = ...,
+    max_seconds: float | None = ...,
     rng: Rng = ...,
     n_threads: int | None = ...,
     return_info: Literal[False] = ...,
@@ -58,6 +64,7 @@ def attention(
     eps: float = ...,
     delta: float = ...,
     method: str = ...,
+    max_seconds: float | None = ...,
     rng: Rng = ...,
     n_threads: int | None = ...,
     return_info: Literal[True],
@@ -74,6 +81,7 @@ def attention(
     eps: float = 0.1,
     delta: float = 0.05,
     method: str = "auto",
+    max_seconds: float | None = None,
     rng: Rng = None,
     n_threads: int | None = None,
     return_info: bool = False,
@@ -113,6 +121,13 @@ def attention(
         it had to compute exactly. ``"paper"`` goes through a Gaussian kernel (Lemma 4.1 of the
         paper) and the paper's algorithm, column by column; it is there to be studied, takes
         neither masks nor ``is_causal``, and warns where its guarantee says nothing.
+    max_seconds : float or None
+        With ``"auto"`` and ``"sampled"``: time after which the best answer so far is returned, with
+        an ``AccuracyWarning`` if a head does not meet the error asked for. Heads share the time
+        evenly. One that is not done gets softmax over as many keys as there is time for, or the
+        mean of its values, and an error estimated from a few rows computed exactly. On an otherwise
+        idle machine it takes at most 1.3 times as long and 0.1 s more; a warning says where that
+        was missed. ``"exact"`` and ``"paper"`` take the time they need.
     rng : None, int or numpy.random.Generator
         Seed of everything random.
     n_threads : int or None
@@ -149,6 +164,9 @@ def attention(
     >>> bool(np.allclose(output[..., 0, :], np.repeat(value, 4, axis=1)[..., 0, :]))
     True
     """
+    deadline = Deadline()
+    if max_seconds is not None:
+        deadline = Deadline(_check.positive(max_seconds, "max_seconds"))
     given = query, key, value
     arrays = {n: _check.matrices(a, n) for n, a in zip(_NAMES, given, strict=True)}
     mask = None if attn_mask is None else _check.mask(attn_mask)
@@ -164,7 +182,10 @@ def attention(
         scale = 1 / math.sqrt(max(arrays["query"].shape[-1], 1))
     inputs = _Inputs(arrays, mask, enable_gqa, is_causal)
     run = _Run(inputs, scale, is_causal, eps, delta, rng, n_threads, return_info)
-    output, reason = run(method)
+    if deadline and method in ("auto", "sampled") and run.pairs_exact:
+        output, reason = run.in_time(method, deadline)
+    else:
+        output, reason = run(method)
     output = output.astype(inputs.dtype, copy=False)
     if any(map(is_tensor, given)):
         result = as_tensor(output, given, tuple(arrays.values()))
@@ -334,38 +355,130 @@ class _Run:
             largest.value, self.heads.n_keys, kind
         )
 
+    def in_time(self, method: str, deadline: Deadline) -> tuple[Array, str]:
+        """Outputs of all heads in a limited time, each in its share of what is left."""
+        self.look()
+        n_heads = len(self.heads)
+        shape = (n_heads, self.heads.n_queries, self.heads.values.shape[2])
+        self.output = np.empty(shape, self.heads.values.dtype)
+        why_exact = self.why_exact(method)
+        seeds = self.rng.integers(2**63, size=n_heads)
+        worst, n_short, n_exact = 0.0, 0, 0
+        for head in range(n_heads):
+            share = deadline.part(1 / (n_heads - head))
+            method_of_head, estimate = self.one_in_time(
+                head, int(seeds[head]), why_exact is not None, share
+            )
+            n_exact += method_of_head == "exact"
+            n_short += estimate > self.eps
+            worst = max(worst, estimate)
+        self.seconds["within max_seconds"] = deadline.spent()
+        if method == "sampled" and n_exact:
+            warnings.warn(
+                f"{n_exact} of {n_heads} heads were computed exactly: {why_exact or 'faster'}.",
+                AssumptionWarning,
+                stacklevel=3,
+            )
+        if n_short:
+            warnings.warn(
+                f"max_seconds={deadline.max_seconds:g} was too short for the error asked for in "
+                f"{n_short} of {n_heads} heads; the largest error is estimated at {worst:.2g} |V|.",
+                AccuracyWarning,
+                stacklevel=3,
+            )
+        if deadline.broken:
+            warnings.warn(
+                f"The answer took {deadline.spent():.2g} s, longer than max_seconds="
+                f"{deadline.max_seconds:g} allows.",
+                AccuracyWarning,
+                stacklevel=3,
+            )
+        reason = f"{n_heads - n_exact} of {n_heads} heads sampled"
+        if n_short:
+            reason += f", {n_short} with what was known when their time was over"
+        return self.output.reshape(*self.heads.shape, *self.output.shape[1:]), reason
+
+    def one_in_time(
+        self, head: int, seed: int, only_exact: bool, share: Deadline
+    ) -> tuple[str, float]:
+        """One head; how it was computed, and what its error is estimated at."""
+        from approxkmv.engine.attention_hurried import HurriedHead, hurried_attention
+
+        patient = share.keeping(_KEPT * max(share.left(), 0.0))
+        try:
+            if not only_exact:
+                error = self.sample_head(head, seed, patient.check)
+                if error is not None:
+                    return "sampled", error
+            patient.check()
+            if self.pairs_exact > _LIKELY * patient.left() * _PAIRS_A_SECOND:
+                raise OutOfTime
+            self.output[head] = self.exact(np.array([head]), patient.check)[0]
+        except OutOfTime:
+            largest = self.look() if self.largest_value is None else self.largest_value
+            values, exponent = _scaled_values(self.heads.values, largest, self.heads.n_keys)
+            query, key, value, _ = self.heads.table[head]
+            hurried = hurried_attention(
+                HurriedHead(
+                    self.heads.queries[query],
+                    self.heads.keys[key],
+                    values[value],
+                    self.heads.mask_of(head),
+                    self.scale,
+                    self.is_causal,
+                ),
+                share,
+                np.random.default_rng(seed),
+                self.n_threads,
+            )
+            self.output[head] = _given_back(hurried.output, exponent)
+            error = hurried.error_estimate
+            self.report(head, "sampled", error, hurried.pairs, hurried.numbers, exponent)
+            return "sampled", _ratio(error, norm(values[value]))
+        self.report(
+            head, "exact", self.measured_error(head) if self.full else 0.0, self.pairs_exact, {}
+        )
+        return "exact", 0.0
+
     def sample(self) -> str:
         """Sample the heads where it pays; why the others are left."""
-        from approxkmv.engine.attention import sampled_attention
-
         start = time.perf_counter()
         # A seed for each head: what is drawn for one does not depend on the others.
         seeds = self.rng.integers(2**63, size=len(self.heads))
         for head in range(len(self.heads)):
-            query, key, value = self.heads.points(head)
-            value, exponent = _near_one(value)
-            found = sampled_attention(
-                query,
-                key,
-                value,
-                scale=self.scale,
-                is_causal=self.is_causal,
-                eps=self.eps,
-                delta=self.delta,
-                rng=np.random.default_rng(int(seeds[head])),
-                n_threads=self.n_threads,
-            )
-            if found is not None:
-                output = _given_back(found.output, exponent)
-                if len(self.heads) == 1:  # no copy
-                    self.output = output[None]
-                else:
-                    self.output[head] = output
-                error = found.error_estimate
-                self.report(head, "sampled", error, found.pairs, found.numbers, exponent)
+            self.sample_head(head, int(seeds[head]))
         self.seconds["sampled"] = time.perf_counter() - start
         others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"
         return f"{len(self.infos)} of {len(self.heads)} heads sampled{others}"
+
+    def sample_head(self, head: int, seed: int, check: Check = None) -> float | None:
+        """Estimated error of a head over |V|, if sampling it pays."""
+        from approxkmv.engine.attention import sampled_attention
+
+        query, key, value = self.heads.points(head)
+        value, exponent = _near_one(value)
+        found = sampled_attention(
+            query,
+            key,
+            value,
+            scale=self.scale,
+            is_causal=self.is_causal,
+            eps=self.eps,
+            delta=self.delta,
+            rng=np.random.default_rng(seed),
+            n_threads=self.n_threads,
+            check=check,
+        )
+        if found is None:
+            return None
+        output = _given_back(found.output, exponent)
+        if len(self.heads) == 1:  # no copy
+            self.output = output[None]
+        else:
+            self.output[head] = output
+        error = found.error_estimate
+        self.report(head, "sampled", error, found.pairs, found.numbers, exponent)
+        return _ratio(error, norm(value))
 
     def compute(self, heads: Index) -> None:
         """Exact attention of these heads."""
@@ -385,9 +498,11 @@ class _Run:
                 self.report(head, "exact", error, self.pairs_exact, {})
             self.seconds["report"] = time.perf_counter() - done
 
-    def exact(self, heads: Index) -> Array:
+    def exact(self, heads: Index, check: Check = None) -> Array:
         """Outputs of these heads, with a look at the inputs where that is due."""
-        compute = partial(Heads.exact, is_causal=self.is_causal, n_threads=self.n_threads)
+        compute = partial(
+            Heads.exact, is_causal=self.is_causal, n_threads=self.n_threads, check=check
+        )
         if self.largest_value is None:
             sums = compute(self.heads, heads, scale=self.scale)
             if self.are_usual(_Largest(*sums.largest.tolist())):

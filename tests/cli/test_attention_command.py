@@ -55,7 +55,8 @@ def test_every_option_reaches_attention(
         return attention(*args, **options)
 
     monkeypatch.setattr(approxkmv, "attention", recorded)
-    assert main(arguments(eps="0.2", delta="0.01", method="exact", seed="5", threads="1")) == 0
+    options = {"eps": "0.2", "delta": "0.01", "method": "exact", "seed": "5", "threads": "1"}
+    assert main(arguments(**options, **{"max-seconds": "9"})) == 0
     assert seen == {
         "scale": None,
         "is_causal": False,
@@ -63,6 +64,7 @@ def test_every_option_reaches_attention(
         "eps": 0.2,
         "delta": 0.01,
         "method": "exact",
+        "max_seconds": 9.0,
         "rng": 5,
         "n_threads": 1,
         "return_info": True,

@@ -30,6 +30,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser.add_argument("--gqa", action="store_true", help="heads of query share those of key")
     parser.add_argument("--eps", type=float, default=0.1, help="error allowed, relative to |V|_F")
     parser.add_argument("--delta", type=float, default=0.05, help="probability of a larger error")
+    parser.add_argument("--max-seconds", type=float, help="then the best answer so far")
     parser.add_argument("--method", default="auto", help="auto (default), exact, sampled or paper")
     parser.add_argument("--seed", type=seed, help="seed of everything random")
     parser.add_argument("--explain", action="store_true", help="print what was done for each head")
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
             eps=args.eps,
             delta=args.delta,
             method=args.method,
+            max_seconds=args.max_seconds,
             rng=args.seed,
             n_threads=args.threads,
             return_info=True,

@@ -26,6 +26,7 @@ from approxkmv.leaves import (
     AttentionDraws,
     AttentionHead,
     AttentionRates,
+    Check,
     Float64,
     Index,
     Index32,
@@ -110,8 +111,12 @@ def sampled_attention(
     delta: float,
     rng: np.random.Generator,
     n_threads: int | None,
+    check: Check = None,
 ) -> SampledAttention | None:
-    """Attention of one head within ``eps * |V|_F``; None where computing every pair is better."""
+    """Attention of one head within ``eps * |V|_F``; None where computing every pair is better.
+
+    ``check`` is called between stages and inside the long ones, and may raise to end them.
+    """
     n_pairs = _pairs_seen(len(query), len(key), is_causal)
     if too_few_pairs(n_pairs, is_causal):
         return None
@@ -120,6 +125,8 @@ def sampled_attention(
 
     def lap(stage: str) -> None:
         nonlocal clock
+        if check is not None:
+            check()
         now = time.perf_counter()
         seconds[stage] = seconds.get(stage, 0.0) + now - clock
         clock = now
@@ -152,7 +159,7 @@ def sampled_attention(
     more = 1.0
     for few, slack in _looks(blocks, rng):
         part = few.start[-1] / len(query)
-        trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads)
+        trial = _Plan(head, few, part * allowed, _TRIAL_CHECK_ROWS, rng, n_threads, check)
         predicted = _SAMPLED_PAIR * (trial.rate.pairs / part + band)
         if predicted > slack * _HOPELESS * n_pairs:
             return None
@@ -165,7 +172,7 @@ def sampled_attention(
             return None
     if error.upper > _HOPELESS_TRIAL * part * allowed:
         return None
-    plan = _Plan(head, blocks, allowed, _CHECK_ROWS, rng, n_threads)
+    plan = _Plan(head, blocks, allowed, _CHECK_ROWS, rng, n_threads, check)
     lap("pilot")
     pairs = int(_seen(plan.rows, len(key), is_causal).sum())
     numbers: dict[str, object] = {
@@ -276,11 +283,14 @@ class _Plan:
         check_rows: int,
         rng: np.random.Generator,
         n_threads: int | None,
+        check: Check = None,
     ) -> None:
-        self.head, self.blocks, self.n_threads = head, blocks, n_threads
+        self.head, self.blocks, self.n_threads, self.check = head, blocks, n_threads, check
         self.rows = pilot_rows(blocks, _PILOT_ROWS + check_rows, rng)
         smoothing = _SMOOTHING._replace(check_rows=check_rows)
-        self.pilot = attention_pilot(head, blocks, self.rows, smoothing, n_threads=n_threads)
+        self.pilot = attention_pilot(
+            head, blocks, self.rows, smoothing, n_threads=n_threads, check=check
+        )
         self.rate = solve_rate(blocks, self.pilot, _AIM * allowed, n_threads=n_threads)
         shape = len(blocks.band_start), _PILOT_ROWS + check_rows
         outputs = self.pilot.outputs.reshape(*shape, -1)
@@ -308,7 +318,13 @@ class _Plan:
             self.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
         )
         return attention_draw(
-            self.head, self.blocks, rates, chosen=chosen, into=into, n_threads=self.n_threads
+            self.head,
+            self.blocks,
+            rates,
+            chosen=chosen,
+            into=into,
+            n_threads=self.n_threads,
+            check=self.check,
         )
 
     def error(self, draws: AttentionDraws, delta: float, below: float = math.inf) -> _Error:
