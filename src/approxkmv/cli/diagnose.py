@@ -37,6 +37,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
     points.add_argument("--bandwidth", type=float, metavar="S", help="s in exp(-r^2/(2 s^2))")
     points.add_argument("--eps", type=float, default=0.1, help="tolerance to plan for")
     points.add_argument("--delta", type=float, default=0.05, help="1 - confidence of the interval")
+    points.add_argument("--max-seconds", type=float, help="then what is known so far")
     points.add_argument("--seed", type=seed, help="seed of everything random")
     add_threads(parser)
     model = parser.add_argument_group("with --model")
@@ -85,6 +86,7 @@ def _points(args: argparse.Namespace) -> Diagnosis:
             delta=args.delta,
             rng=args.seed,
             n_threads=args.threads,
+            max_seconds=args.max_seconds,
             progress=_follow(bar),
         )
 

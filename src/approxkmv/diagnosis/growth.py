@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from approxkmv._deadline import Deadline
 from approxkmv.diagnosis.sampled import point_constant
 from approxkmv.leaves import Array
 from approxkmv.paper.assumption import kernel_constant
@@ -44,8 +45,12 @@ def measure_growth(
     exact: bool,
     rng: np.random.Generator,
     n_threads: int | None,
+    deadline: Deadline,
 ) -> Growth:
-    """Constants of the first sixteenth, eighth, quarter, half, and of all, ``whole``."""
+    """Constants of the first sixteenth, eighth, quarter, half, and of all, ``whole``.
+
+    Raises ``OutOfTime`` when the time is over.
+    """
     symmetric = queries is keys
     sizes, constants = [], []
     for halvings in range(_HALVINGS, 0, -1):
@@ -53,12 +58,15 @@ def measure_growth(
         part_keys = part if symmetric else keys[: len(keys) >> halvings]
         if min(len(part), len(part_keys)) < _SMALLEST:
             continue
+        deadline.check()
         sizes.append(len(part))
         if exact or len(part) * len(part_keys) <= _EXACT_PAIRS:
             constants.append(kernel_constant(part, part_keys, bandwidth).c)
         else:
             constants.append(
-                point_constant(part, part_keys, bandwidth, rng=rng, n_threads=n_threads)
+                point_constant(
+                    part, part_keys, bandwidth, rng=rng, n_threads=n_threads, check=deadline.polled
+                )
             )
     sizes.append(len(queries))
     constants.append(whole)

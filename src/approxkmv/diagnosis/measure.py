@@ -40,6 +40,7 @@ class Measured:
     ratios: OrderRatios
     pairs: int
     is_exact: bool
+    stopped: bool = False  # for lack of time there are fewer rows than usual
 
 
 def measure_all(queries: Array, keys: Array, bandwidth: float, advance: Advance) -> Measured:

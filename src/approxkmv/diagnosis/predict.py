@@ -6,9 +6,11 @@ Here x is all ones. The planner looks at the data again, with the vector at hand
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
+from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv.engine.outcome import worth_a_look
 from approxkmv.engine.planner import predicted
 from approxkmv.exact import prepare
@@ -16,6 +18,9 @@ from approxkmv.frame import usual_units
 from approxkmv.info import Plan
 from approxkmv.leaves import Array
 
+# Seconds for each multiply-add of the matrix that a prediction takes at least: what has no chance
+# to be ready is not begun.
+_POSSIBLY = 5e-13
 TOLERANCES = (0.3, 0.1, 0.03, 0.01)
 
 
@@ -26,8 +31,12 @@ def predict(
     eps: float,
     rng: np.random.Generator,
     n_threads: int | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[Plan, Mapping[float, float]]:
-    """Plan for ``eps``, and speed-ups over the exact product at the usual tolerances."""
+    """Plan for ``eps``, and speed-ups over the exact product at the usual tolerances.
+
+    Raises ``OutOfTime`` when the time is over.
+    """
     tolerances = sorted({*TOLERANCES, eps} - {0.0}, reverse=True)
     numbers: dict[str, object] = {}
     units = usual_units(queries, keys, bandwidth)
@@ -39,6 +48,10 @@ def predict(
         method, reason = "exact", "the points are too many bandwidths apart"
     else:
         kernel, bandwidth = prepare(*units, n_threads=n_threads), units[2]
+        if deadline:
+            if deadline.left() < _POSSIBLY * len(queries) * len(keys) * (keys.shape[1] + 24):
+                raise OutOfTime
+            kernel = replace(kernel, check=deadline.check)
         found = predicted(kernel, bandwidth, np.ones((len(keys), 1), keys.dtype), tolerances, rng)
         speed_ups = {e: one.speed_up for e, one in found.items()}
         method, reason = "exact", "no error is allowed"

@@ -50,6 +50,8 @@ class Diagnosis:
     pairs : int
         Kernel evaluations made for c.
     seconds : float
+    left_out : tuple of str
+        What ``max_seconds`` was too short for.
     """
 
     n_queries: int
@@ -72,6 +74,7 @@ class Diagnosis:
     speed_ups: Mapping[float, float]
     pairs: int
     seconds: float
+    left_out: tuple[str, ...] = ()
 
     @property
     def top_n_share(self) -> float:
@@ -104,8 +107,9 @@ class Diagnosis:
             ),
             "plan": f"{self.plan.method} at eps {self.eps:g}; {self.plan.reason}",
             "speed-ups": ", ".join(f"{s:.3g}x at {eps:g}" for eps, s in self.speed_ups.items())
-            + " (predicted, for x = 1)",
-            "cost": f"{self.pairs:,} pairs ({share:.2g} of all), {self.seconds:.2g} s",
+            + (" (predicted, for x = 1)" if self.speed_ups else "not predicted"),
+            "cost": f"{self.pairs:,} pairs ({share:.2g} of all), {self.seconds:.2g} s"
+            + (f"; for lack of time: {', '.join(self.left_out)}" if self.left_out else ""),
         }
 
     def __str__(self) -> str:

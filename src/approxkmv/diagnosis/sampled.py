@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from approxkmv._deadline import Deadline
 from approxkmv.diagnosis.bounds import lower_mean, upper_mean
 from approxkmv.diagnosis.measure import Advance, Measured, ratios_at
 from approxkmv.exact import prepare
-from approxkmv.leaves import Array
+from approxkmv.leaves import Array, Check
 from approxkmv.paper.assumption import largest_entries, log_kernel
 from approxkmv.rounding import rounding_bound
 
@@ -40,6 +41,9 @@ _FOR_CEILING = 0.25
 # Entries of whole rows looked at one by one, 0.1 us each in 100 dimensions.
 _ENTRIES, _MOST_ROWS = 1 << 24, 512
 _ROWS_PER_GROUP = 2
+# With a limit of time: rows that tell how long one takes, rows summed at least, the share of the
+# time for whole rows, of which there are at least a few, and coordinates a second of these.
+_TIMED_ROWS, _FEWEST_ROWS, _FOR_TOPS, _FEWEST_TOPS, _COORDINATES_A_SECOND = 32, 16, 0.3, 2, 1e8
 
 
 def measure_rows(
@@ -51,20 +55,54 @@ def measure_rows(
     rng: np.random.Generator,
     n_threads: int | None,
     advance: Advance,
+    deadline: Deadline | None = None,
 ) -> Measured:
-    """Look at random rows only: O(n^1.5 d) time. ``queries is keys`` says that K is symmetric."""
-    look = _Look(bandwidth, math.ceil(_ROWS_PER_ROOT * math.sqrt(len(keys))), rng, n_threads)
+    """Look at random rows only: O(n^1.5 d) time. ``queries is keys`` says that K is symmetric.
+
+    With a deadline at as many of them as there is time for, a few at least.
+    """
     symmetric = queries is keys
+    n_rows, most_rows = math.ceil(_ROWS_PER_ROOT * math.sqrt(len(keys))), _MOST_ROWS
+    stopped = False
+    if deadline:
+        fewer = _affordable(queries, keys, bandwidth, symmetric, n_threads, deadline)
+        stopped = fewer < n_rows
+        n_rows = min(n_rows, fewer)
+        seconds = _FOR_TOPS * max(deadline.left(), 0.0)
+        entries = seconds * _COORDINATES_A_SECOND / max(1, keys.shape[1])
+        most_rows = min(most_rows, max(_FEWEST_TOPS, int(entries / len(keys))))
+    look = _Look(bandwidth, n_rows, rng, n_threads)
     log_sums = look.log_row_sums(queries, keys)
     advance(0.5 if symmetric else 0.2)
-    tops = _tops(queries, keys, bandwidth, rng)
+    tops = _tops(queries, keys, bandwidth, rng, most_rows)
     advance(0.5 if symmetric else 0.2)
     if symmetric:
         c, interval = _symmetric(np.exp(log_sums), delta, len(keys), look.rounding)
     else:
         c, interval = _asymmetric(queries, keys, look, log_sums, tops, delta, advance)
     ratios = ratios_at(tops.largest, tops.n_head)
-    return Measured(c, interval, log_sums, ratios, look.pairs + tops.pairs, False)
+    return Measured(c, interval, log_sums, ratios, look.pairs + tops.pairs, False, stopped)
+
+
+def _affordable(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    symmetric: bool,
+    n_threads: int | None,
+    deadline: Deadline,
+) -> int:
+    """Rows whose sums there is time for, as a few of them tell."""
+    start = deadline.now()
+    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    prepared = deadline.now()
+    some = np.arange(min(_TIMED_ROWS, len(queries)))
+    kernel.at_queries(some).log_row_sums()
+    each = (deadline.now() - prepared) / len(some)
+    # Four sums of rows where queries and keys differ, one otherwise; each prepares the points.
+    n_sums = 1.0 if symmetric else 2 + 2 * _FOR_CEILING
+    left = (1 - _FOR_TOPS) * deadline.left() - 2 * n_sums * (prepared - start)
+    return max(_FEWEST_ROWS, int(left / max(each, 1e-9) / n_sums))
 
 
 def point_constant(
@@ -74,9 +112,10 @@ def point_constant(
     *,
     rng: np.random.Generator,
     n_threads: int | None,
+    check: Check = None,
 ) -> float:
     """Estimate of c from rows, without an interval and with fewer of them."""
-    look = _Look(bandwidth, math.ceil(8 * math.sqrt(len(keys))), rng, n_threads)
+    look = _Look(bandwidth, math.ceil(8 * math.sqrt(len(keys))), rng, n_threads, check)
     log_sums = look.log_row_sums(queries, keys)
     if queries is keys:
         return _symmetric_constant(np.exp(log_sums))
@@ -87,10 +126,15 @@ class _Look:
     """Sums of random rows, and how many pairs they took."""
 
     def __init__(
-        self, bandwidth: float, n_rows: int, rng: np.random.Generator, n_threads: int | None
+        self,
+        bandwidth: float,
+        n_rows: int,
+        rng: np.random.Generator,
+        n_threads: int | None,
+        check: Check = None,
     ) -> None:
         self._bandwidth, self._n_rows = bandwidth, n_rows
-        self._rng, self._n_threads = rng, n_threads
+        self._rng, self._n_threads, self._check = rng, n_threads, check
         self.pairs = 0
         self.rounding = 0.0  # largest relative rounding error that a sum so far may have
 
@@ -103,6 +147,7 @@ class _Look:
         """
         bandwidth = self._bandwidth / math.sqrt(2) if squared else self._bandwidth
         kernel = prepare(queries, keys, bandwidth, n_threads=self._n_threads)
+        kernel = replace(kernel, check=self._check)
         self.rounding = max(self.rounding, min(rounding_bound(kernel, 1.0), 1.0))
         rows = self._rng.integers(len(queries), size=math.ceil(share * self._n_rows))
         self.pairs += len(rows) * len(keys)
@@ -131,10 +176,16 @@ class _Tops:
     pairs: int
 
 
-def _tops(queries: Array, keys: Array, bandwidth: float, rng: np.random.Generator) -> _Tops:
+def _tops(
+    queries: Array,
+    keys: Array,
+    bandwidth: float,
+    rng: np.random.Generator,
+    most_rows: int = _MOST_ROWS,
+) -> _Tops:
     head_per_row = max(len(queries), len(keys)) / len(queries)
     size = min(_ROWS_PER_GROUP, len(queries))
-    n_rows = min(_MOST_ROWS, max(16, _ENTRIES // len(keys)))
+    n_rows = min(most_rows, max(16, _ENTRIES // len(keys)))
     groups = [rng.choice(len(queries), size, replace=False) for _ in range(n_rows // size)]
     n_rows = len(groups) * size
     n_head = round(n_rows * head_per_row)
