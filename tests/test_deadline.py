@@ -112,6 +112,7 @@ def test_an_answer_whenever_the_time_ends(n_looks: int, eps: float) -> None:
         data.keys,
         x,
         data.bandwidth,
+        (data.queries, data.keys, data.bandwidth),
         Tolerance(eps, None),
         0.05,
         Deadline(1.0, now=stops_after(n_looks)),
