@@ -256,10 +256,10 @@ def draw_smooth(s: Stages) -> None:
             rng=np.random.default_rng(SEED),
             n_threads=None,
         )
-        part = fit_smooth(pilot)
+        part = fit_smooth(pilot, s.kernel.geometry)
         target = planner._AIM * eps**2 * float(s.x @ s.x)
         whole = Forecaster(pilot, s.x[:, None], np.abs(s.x), s.query_blocks, s.key_tiles, target)
-        forecasters = whole, whole.without(part.light)
+        forecasters = whole, whole.without(part.light, part.near_square)
         costs.append([100 * f.all_known().cost / N**2 for f in forecasters])
         print(f"smooth: eps {eps:g}, cost {costs[-1]} % of n², squares left {part.left:.3f}")
         if eps == EPS:

@@ -35,13 +35,16 @@ def no_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sparse_is_sampled_and_dense_is_exact(no_smallest: None) -> None:
-    """Of 60,000 points: far apart, nothing is left to draw; close together, nearly every pair."""
+    """Of 60,000 points: far apart, nothing is left to draw; closer, nearly every pair; so close
+    that a polynomial is nearly the kernel, next to nothing again."""
     many = points(60_000, 64).astype(np.float32)
     sparse, fast = predict(many, many, 0.5, 0.1, np.random.default_rng(0))
-    dense, slow = predict(many, many, 30.0, 0.1, np.random.default_rng(0))
+    dense, slow = predict(many, many, 5.0, 0.1, np.random.default_rng(0))
+    flat, _ = predict(many, many, 30.0, 0.1, np.random.default_rng(0))
     assert sparse.method == "sampled"
     assert "drawing keys" in sparse.reason
     assert fast[0.1] > 3
+    assert flat.method == "sampled"
     assert dense.method == "exact"
     # Looking costs a little.
     assert 0.9 < slow[0.1] < 1.0

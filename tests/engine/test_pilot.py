@@ -86,7 +86,9 @@ def test_missed_pairs() -> None:
     np.testing.assert_array_equal(pilot.missed(half), missed)
     squares = np.where((case.K >= THRESHOLD) & ~held, case.K, 0.0)[pilot.rows] ** 2
     member = case.key_tiles.block_of[:, None] == np.arange(len(case.key_tiles.sizes))
-    np.testing.assert_allclose(pilot.near_sums(pilot.missed(half)), squares @ member, atol=1e-6)
+    np.testing.assert_allclose(
+        pilot.near_sums(pilot.missed(half), pilot.near_square), squares @ member, atol=1e-6
+    )
 
 
 def test_blocks_smaller_than_the_number_of_rows() -> None:
@@ -141,7 +143,7 @@ def test_threshold_rises_where_too_many_pairs_are_near(repeated: bool) -> None:
     assert pilot.threshold > 0.01
     assert len(pilot.near_row) <= 2.2 * 48 * len(pilot.rows)
     assert (pilot.near_square >= pilot.threshold**2 * (1 - 1e-6)).all()
-    sums = pilot.light + pilot.near_sums(np.ones(len(pilot.near_row), np.bool_))
+    sums = pilot.light + pilot.near_sums(np.ones(len(pilot.near_row), np.bool_), pilot.near_square)
     np.testing.assert_allclose(sums.sum(axis=1), squares.sum(axis=1), rtol=1e-5)
 
 

@@ -75,7 +75,7 @@ def test_what_is_left_of_the_pilot_rows(threshold: float) -> None:
     row: the same as a fit to those rows alone gives."""
     case, x = many_blocks(), column(275)
     pilot = pilot_of(case, x, threshold)
-    smooth = fit_smooth(pilot)
+    smooth = fit_smooth(pilot, case.geometry)
     light = threshold > case.K
     # The values of near pairs, which are taken out of sums over all, are kept in float32.
     rounding = 1e-6 * (case.K[pilot.rows] ** 2 @ np.abs(x)).max()
@@ -87,12 +87,22 @@ def test_what_is_left_of_the_pilot_rows(threshold: float) -> None:
             block_of=pilot.block_of[rows],
             light=pilot.light[rows],
             powers=pilot.powers[:, rows],  # type: ignore[index]
+            near_row=pilot.near_row[:0],
+            near_col=pilot.near_col[:0],
+            near_square=pilot.near_square[:0],
         )
-        part = smooth_matrix(case, fit_smooth(of_half))
+        part = smooth_matrix(case, fit_smooth(of_half, case.geometry))
         left = (light * (case.K - part) ** 2)[pilot.rows[others]] * np.abs(x)
         sums = np.stack([left[:, tile].sum(axis=1) for tile in tiles_of(case)], axis=1)
         np.testing.assert_allclose(smooth.light[others], sums, rtol=1e-4, atol=rounding)
     np.testing.assert_allclose(smooth.left, smooth.light.sum() / pilot.light.sum(), rtol=1e-12)
+    near = pilot.rows[pilot.near_row], pilot.near_col
+    whole = fit_smooth(pilot, case.geometry)
+    rest = (case.K - smooth_matrix(case, whole))[near]
+    np.testing.assert_allclose(whole.near_square, rest**2, rtol=1e-4, atol=1e-6)
+    if len(rest):
+        share = (rest**2).sum() / (case.K[near] ** 2).sum()
+        assert whole.leaves_near == pytest.approx(share, rel=1e-4)
     assert pilot.products is not None
     np.testing.assert_allclose(pilot.products, case.K[pilot.rows] @ x, rtol=1e-10)
 
@@ -107,7 +117,7 @@ def test_coefficients_are_those_of_least_squares() -> None:
     number added to the diagonal."""
     case, x = many_blocks(), column(275)
     pilot = pilot_of(case, x, 0.05)
-    smooth = fit_smooth(pilot)
+    smooth = fit_smooth(pilot, case.geometry)
     scale, z = powers_of(case)
     left = np.where(case.K >= 0.05, 0.0, case.K - smooth_matrix(case, smooth))
     scale = np.where(case.K >= 0.05, 0.0, scale)
@@ -142,7 +152,7 @@ def test_draws_of_what_is_left_are_unbiased(recall: float) -> None:
     case = clustered(m=120, n=240, rows_per_block=40)
     size = np.exp(0.5 * np.random.default_rng(2).standard_normal(240))
     found, rate = case.pairs(0.05, recall), uneven_rates(case, 0.3)
-    smooth = fit_smooth(pilot_of(case, size, 0.05))
+    smooth = fit_smooth(pilot_of(case, size, 0.05), case.geometry)
     part = smooth_matrix(case, smooth)
     pi = inclusion(case, rate, size)
     rest = case.K - part
@@ -182,7 +192,7 @@ def test_fewer_squares_are_left() -> None:
     scale, z = powers_of(case)
     K = scale * np.exp(z)
     pilot = pilot_of(case, np.ones(4096, np.float32), 0.02)
-    smooth = fit_smooth(pilot)
+    smooth = fit_smooth(pilot, case.geometry)
     light = pilot.threshold > K
     left = (light * (K - smooth_matrix(case, smooth)) ** 2).sum() / (light * K**2).sum()
     assert left < 0.25
@@ -194,7 +204,7 @@ def test_without_draws_there_is_the_smooth_part() -> None:
     key is, and C cancels."""
     for dtype, tolerance in ((np.float64, 1e-7), (np.float32, 3e-5)):
         case, x = many_blocks(dtype), column(275, dtype)
-        smooth = fit_smooth(pilot_of(case, x, 0.05))
+        smooth = fit_smooth(pilot_of(case, x, 0.05), case.geometry)
         part = smooth.of(case.geometry, x[:, None], case.key_tiles, 2)
         assert part.moments.dtype == dtype
         plan = plan_of(case, np.zeros((10, 11)), x, 0)
@@ -216,7 +226,7 @@ def test_found_pairs_are_exact_whatever_is_drawn(rate: float, dtype: Any) -> Non
     """With every pair found the product is K x and its variance 0, drawn or not: C, far from 0 at
     these pairs, has no part in it."""
     case, x = many_blocks(dtype), column(275, dtype)
-    smooth = fit_smooth(pilot_of(case, x, 2.0))
+    smooth = fit_smooth(pilot_of(case, x, 2.0), case.geometry)
     part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
     plan = plan_of(case, np.full((10, 11), rate), x, 0)
     got = sampled_product(case.geometry, plan, case.pairs(0.0, 1.0), x[:, None], part, n_threads=1)
@@ -247,7 +257,7 @@ def test_points_with_nothing_to_fit(dtype: Any) -> None:
         distances = ((points[:, None] - points) ** 2).sum(axis=2)
         case = Case(kernel, 1.0, np.exp(-distances / 2), base.query_blocks, base.key_tiles)
         x = np.ones(300, dtype)
-        smooth = fit_smooth(pilot_of(case, x, 2.0))
+        smooth = fit_smooth(pilot_of(case, x, 2.0), case.geometry)
         assert np.isfinite(smooth.coefficients).all()
         assert np.isfinite(smooth.light).all()
         part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
@@ -263,10 +273,10 @@ def test_rounding_errors_are_not_fitted() -> None:
     """Where all pairs are near nothing is left but what rounding leaves of their sums: no fit."""
     case, x = many_blocks(np.float32), column(275, np.float32)
     pilot = pilot_of(case, x, 1e-30)
-    smooth = fit_smooth(pilot)
+    smooth = fit_smooth(pilot, case.geometry)
     assert np.abs(smooth.coefficients).max() < 1e7
     blown_up = replace(pilot, powers=pilot.powers * 1e-60 + 1e-290)  # type: ignore[operator]
-    assert np.isfinite(fit_smooth(blown_up).coefficients).all()
+    assert np.isfinite(fit_smooth(blown_up, case.geometry).coefficients).all()
 
 
 def test_powers_too_small_to_be_fitted() -> None:
@@ -277,6 +287,25 @@ def test_powers_too_small_to_be_fitted() -> None:
     np.testing.assert_allclose(g, [0.75, 0.0, 0.0], rtol=1e-5)
     sums = np.array([3.0, 1.0, 1e-8, 4.0, 0.0, 1e-10, 0.0, 1e-60])
     assert (_least_squares(sums, np.array(9.0)) == 0).all()
+
+
+def test_dense_kernels_have_no_near_pairs_to_find() -> None:
+    """At the median distance a polynomial explains pairs of two points and of one alike; at a
+    third of it, and among clusters, it does not: near pairs must be found."""
+    points = np.random.default_rng(0).standard_normal((4096, 64)).astype(np.float32)
+    among = clusters(4096, 64, rng=0)
+    for queries, bandwidth, explained in (
+        (points, 11.0, True),
+        (points, 3.7, False),
+        (among.queries, among.bandwidth, False),
+    ):
+        kernel = prepare(queries, queries, bandwidth)
+        blocks, tiles = norm_order(kernel.geometry, 256, 256)
+        case = Case(kernel, bandwidth, np.empty(0), blocks, tiles)
+        scale, z = powers_of(case)
+        threshold = float(np.quantile(scale[:16] * np.exp(z[:16]), 1 - 48 / 4096))
+        smooth = fit_smooth(pilot_of(case, np.ones(4096, np.float32), threshold), kernel.geometry)
+        assert smooth.explains_near_pairs == explained
 
 
 def test_where_a_smooth_part_is_looked_for() -> None:

@@ -59,13 +59,18 @@ class Forecaster:
         self.light = pilot.per_pair(pilot.light)
         self.size = size[pilot.near_col].astype(np.float64)
         self.weight = pilot.stands_for[pilot.near_row]
-        self.mass = self.weight * pilot.near_square * self.size**2
         self.near_x = x[pilot.near_col].astype(np.float64)
+        self.near_square = pilot.near_square
 
-    def without(self, light: Float64) -> Forecaster:
-        """The same where draws have to do with these squares of the pilot's light pairs only."""
+    @property
+    def mass(self) -> Float64:
+        """Squared error of leaving out each near pair of the pilot, with those it stands for."""
+        return np.asarray(self.weight * self.near_square * self.size**2)
+
+    def without(self, light: Float64, near_square: Float64) -> Forecaster:
+        """The same where draws have to do with these squares of the pilot's pairs only."""
         other = copy(self)
-        other.light = self.pilot.per_pair(light)
+        other.light, other.near_square = self.pilot.per_pair(light), near_square
         return other
 
     def all_known(self) -> Forecast:
@@ -78,12 +83,12 @@ class Forecaster:
         missed = self.pilot.missed(found)
         options = []
         for value in _RARE_FROM:
-            rare = missed & (self.pilot.near_square >= value**2)
+            rare = missed & (self.near_square >= value**2)
             mass = self._square_of(rare)
             left = self.target - _RARE_FACTOR * mass
             if left < (1 - _MOST_RARE) * self.target:
                 break
-            common = self.pilot.per_pair(self.pilot.near_sums(missed & ~rare))
+            common = self.pilot.per_pair(self.pilot.near_sums(missed & ~rare, self.near_square))
             rates = self._rates(self.light + common, left)
             block = self.pilot.block_of[self.pilot.near_row[rare]]
             tile = self.key_tiles.block_of[self.pilot.near_col[rare]]
@@ -95,7 +100,7 @@ class Forecaster:
 
     def _square_of(self, chosen: npt.NDArray[np.bool_]) -> float:
         """Squared error, over all rows, of leaving these near pairs out."""
-        rows, values = self.pilot.near_row[chosen], np.sqrt(self.pilot.near_square[chosen])
+        rows, values = self.pilot.near_row[chosen], np.sqrt(self.near_square[chosen])
         squares = row_squares(rows, values, self.near_x[chosen], len(self.pilot.rows))
         return float(self.pilot.stands_for @ squares)
 

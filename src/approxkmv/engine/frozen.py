@@ -242,7 +242,9 @@ def _compare_dense_blocks(
     """Find all but the small pairs of dense blocks; means of K^2 over what is left to the draws."""
     pilot, search = learnt.pilot, learnt.search
     query_blocks, key_tiles = learnt.query_blocks, learnt.key_tiles
-    moment = pilot.per_pair(pilot.light + pilot.near_sums(pilot.missed(search.found)))
+    moment = pilot.per_pair(
+        pilot.light + pilot.near_sums(pilot.missed(search.found), pilot.near_square)
+    )
     pi = balanced_rates(smoothed(moment), query_blocks, key_tiles, _AIM * eps**2)
     of_rows = pi @ key_tiles.sizes / len(key_tiles.order) > _DENSE
     of_keys = query_blocks.sizes @ pi / len(query_blocks.order) > _DENSE

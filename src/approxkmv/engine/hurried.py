@@ -178,7 +178,7 @@ def _scheme(kernel: ExactKernel, x: Array, outcome: Outcome, limit: Limit) -> _S
             smooth = look.smooth.of(kernel.geometry, x, look.key_tiles, kernel.n_threads)
             words += " and a smooth part"
         else:
-            forecaster = forecaster.without(look.pilot.light)
+            forecaster = forecaster.without(look.pilot.light, look.pilot.near_square)
     rate = forecaster(found).rates.rate
     return _Scheme(look.query_blocks, look.key_tiles, rate, found, smooth, words)
 

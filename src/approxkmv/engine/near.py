@@ -19,6 +19,7 @@ import numpy.typing as npt
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.sketch import make_sketcher, sketches
+from approxkmv.engine.smooth import Smooth
 from approxkmv.leaves import (
     Array,
     Check,
@@ -193,8 +194,8 @@ class Search:
         self._add(met)
         self.pairs += len(query_index) * len(key_index)
 
-    def missing(self, x: Array, size: Array, rate: Float64) -> Missing:
-        """Squared error of leaving out the near pairs that were not found.
+    def missing(self, x: Array, size: Array, rate: Float64, part: Smooth | None = None) -> Missing:
+        """Squared error of leaving out the near pairs that were not found, or what ``part`` leaves.
 
         A tiling more, for one query in a few: it shows a near pair with the probability p with
         which the first one showed the pairs now known, so that for each new pair there are
@@ -214,13 +215,20 @@ class Search:
         rows, cols, values = met
         self._add(met)
         block, tile = self.query_blocks.block_of[rows], self.key_tiles.block_of[cols]
+        left: Array = values
+        near_square = self.pilot.near_square
+        if part is not None:
+            left = part.left_of(self.geometry, block, tile, (rows, cols, values))
+            near_square = part.near_square
         seldom = rate[block, tile] * size[cols] < _SELDOM
-        shown = float(row_squares(rows[seldom], values[seldom], x[cols[seldom]], n_queries).sum())
+        shown = float(row_squares(rows[seldom], left[seldom], x[cols[seldom]], n_queries).sum())
         known = self._known_squares()
-        p = min(0.9, max(0.05, self.first_squares / known)) if known > 0 else 0.5
+        p = 0.5
+        if known > 0 and self.n_tilings > 0:
+            p = min(0.9, max(0.05, self.first_squares / known))
         factor = one_in * (1 - p) / p
         share = self._drawn_seldom(size, rate)
-        one_pair = share * factor * self.pilot.square_of_a_pair(size)
+        one_pair = share * factor * self.pilot.square_of_a_pair(size, near_square)
         expected = factor * shown + 0.5 * one_pair
         below = share * self.pilot.unseen_below(size)
         return Missing(expected, expected + 0.5 * one_pair + below)

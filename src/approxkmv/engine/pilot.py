@@ -78,18 +78,18 @@ class Pilot:
         col = found.cols[found.indptr[self.rows][row] + within]
         return ~np.isin(self.near_row * n_keys + self.near_col, row * n_keys + col)
 
-    def near_sums(self, chosen: npt.NDArray[np.bool_]) -> Float64:
-        """Sums (n_rows, n_tiles) of K^2 |x| over some of the near pairs."""
+    def near_sums(self, chosen: npt.NDArray[np.bool_], near_square: Float64) -> Float64:
+        """Sums (n_rows, n_tiles) of such squares, times |x|, over some of the near pairs."""
         sums = np.zeros_like(self.light)
         tile = self.key_tiles.block_of[self.near_col[chosen]]
-        mass = self.near_square * self.near_weight
+        mass = near_square * self.near_weight
         np.add.at(sums, (self.near_row[chosen], tile), mass[chosen])
         return sums
 
-    def square_of_a_pair(self, size: Array) -> float:
-        """Mean of K^2 over near pairs of the rows, as often as it weighs, times |x|^2."""
+    def square_of_a_pair(self, size: Array, near_square: Float64) -> float:
+        """Mean of such squares over near pairs of the rows, weighed by themselves, times |x|^2."""
         mean_square = float(np.square(size, dtype=np.float64).mean())
-        squares = self.near_square[self.apart]
+        squares = near_square[self.apart]
         total = float(squares.sum())
         if not total > 0:  # as small as a near pair can be
             return self.least_threshold**2 * mean_square

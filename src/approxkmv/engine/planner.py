@@ -91,7 +91,7 @@ _PILOT_PAIR, _COORDINATES_PAIRS = 2.2, 900
 # Where drawing would need more than this share of the pairs few coordinates do not help either.
 _NEARLY_ALL = 0.97
 # What is dearer than these shares of the exact product is left to it: before and after the search.
-_TOO_DENSE, _TOO_MANY = 0.7, 0.8
+_TOO_DENSE, _TOO_MANY = 0.5, 0.65
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +178,7 @@ def _look(
     clock.lap("pilot")
     part = None
     if pilot.powers is not None and worth_fitting(geometry):
-        part = fit_smooth(pilot)
+        part = fit_smooth(pilot, geometry)
     # Twenty megabytes that nobody needs any more.
     pilot = replace(pilot, powers=None)
     forecaster = Forecaster(pilot, x, size, query_blocks, key_tiles, _AIM * allowed)
@@ -192,7 +192,7 @@ def _look(
         "predicted_cost_of_drawing_keys": _drawing_cost(best, kernel) / n_pairs,
     }
     if part is not None:
-        of_rest = forecaster.without(part.light)
+        of_rest = forecaster.without(part.light, part.near_square)
         rest, extra = of_rest.all_known(), smooth_cost(n_queries, n_keys, kernel.keys.shape[1])
         outcome.numbers |= {
             "squares_left_by_smooth_part": part.left,
@@ -322,18 +322,12 @@ def _searched(
     outcome.search = search
     worth = _worth_searching(look)
     clock.lap("plan")
-    # Clusters of points that the pilot never met would show neither in rates nor in variances:
-    # every point is searched at least a little.
-    search.tilings(first_tilings(n_keys), *search.everywhere)
-    if not search.lone():
-        search.tilings(_WITHOUT_LONE_POINTS - search.n_tilings, *search.everywhere)
-        left = cell_depth(n_keys) - 2 - search.n_tilings
-        search.tilings(left if search.share_found() < _LEADS_ON else 0, *search.everywhere)
-    clock.lap("tilings")
-    search.neighbours()
-    clock.lap("neighbours")
-    forecast = _searched_until_it_pays_no_more(search, look, worth, n_pairs, clock)
-    missing = search.missing(x, size, forecast.rates.rate)
+    if look.smooth is not None and look.smooth.explains_near_pairs:
+        forecast = forecaster(search.found)
+    else:
+        _search_everywhere(search, n_keys, clock)
+        forecast = _searched_until_it_pays_no_more(search, look, worth, n_pairs, clock)
+    missing = search.missing(x, size, forecast.rates.rate, look.smooth)
     clock.lap("check")
     while (
         missing.at_most > _MOST_MISSING * look.allowed
@@ -342,7 +336,7 @@ def _searched(
     ):
         _round(search, _MORE_TILINGS, *search.everywhere, clock)
         forecast = forecaster(search.found)
-        missing = search.missing(x, size, forecast.rates.rate)
+        missing = search.missing(x, size, forecast.rates.rate, look.smooth)
         clock.lap("check")
     if missing.at_most > _MOST_MISSING * look.allowed and limit.allows(n_pairs):
         outcome.pairs += search.pairs
@@ -358,6 +352,21 @@ def _searched(
         "predicted_share_of_pairs": forecast.cost / n_pairs,
     }
     return Study(**vars(look), search=search, forecast=forecast, missing=missing)
+
+
+def _search_everywhere(search: Search, n_keys: int, clock: Clock) -> None:
+    """Search every point at least a little.
+
+    Clusters of points that the pilot never met would show neither in rates nor in variances.
+    """
+    search.tilings(first_tilings(n_keys), *search.everywhere)
+    if not search.lone():
+        search.tilings(_WITHOUT_LONE_POINTS - search.n_tilings, *search.everywhere)
+        left = cell_depth(n_keys) - 2 - search.n_tilings
+        search.tilings(left if search.share_found() < _LEADS_ON else 0, *search.everywhere)
+    clock.lap("tilings")
+    search.neighbours()
+    clock.lap("neighbours")
 
 
 def first_tilings(n_keys: int) -> int:
@@ -546,7 +555,7 @@ def _drawn(
         if sample.left_out > _MOST_LEFT_OUT * allowed and search.n_tilings < _MOST_TILINGS:
             _round(search, _MORE_TILINGS, *search.everywhere, clock)
             forecast = learnt.forecaster(search.found)
-            missing = search.missing(x, learnt.size, forecast.rates.rate)
+            missing = search.missing(x, learnt.size, forecast.rates.rate, learnt.smooth)
             clock.lap("check")
             # What was drawn has the variance of the pairs found since.
             factor *= 1.3 * min(worst, 3.0)

@@ -18,7 +18,17 @@ import numpy as np
 
 from approxkmv.engine.order import Blocks
 from approxkmv.engine.pilot import Pilot
-from approxkmv.leaves import Array, Float32, Float64, Geometry, Index, SmoothPart, tile_moments
+from approxkmv.leaves import (
+    Array,
+    Float32,
+    Float64,
+    Geometry,
+    Index,
+    Index32,
+    NewPairs,
+    SmoothPart,
+    tile_moments,
+)
 
 # Moments of more dimensions would cost more than the draws they save.
 _MOST_DIMS = 128
@@ -29,6 +39,8 @@ _COST = 2.5
 _GROUP = 4
 # What is added to the diagonal of the normal equations, whose entries are 1 there.
 _RIDGE = 1e-6
+# Where C leaves less of the squares of near pairs than this nothing is gained by finding them.
+_EXPLAINED = 0.01
 # Powers whose squares are below this share, of the kernel's or of those of 1, are not worth a fit,
 # nor are coefficients as large as that: what was fitted are rounding errors.
 _LEAST, _LARGEST = 1e-12, 1e7
@@ -41,6 +53,21 @@ class Smooth:
     coefficients: Float32  # (n_blocks, n_tiles, 3)
     light: Float64  # (n_rows, n_tiles) sums of (K - C)^2 |x|, without near pairs
     left: float  # their sum, of that of K^2 |x|
+    near_square: Float64  # (K - C)^2 of the near pairs of the pilot rows
+    leaves_near: float  # their sum, of that of K^2
+
+    @property
+    def explains_near_pairs(self) -> bool:
+        """Whether near pairs are no different from others, as in dense kernels: nothing to find."""
+        return self.leaves_near < _EXPLAINED
+
+    def left_of(
+        self, geometry: Geometry, block: Index32, tile: Index32, pairs: NewPairs
+    ) -> Float64:
+        """K - C at some pairs (rows, columns, values of K) of some blocks and tiles."""
+        rows, cols, values = pairs
+        value = values.astype(np.float64)
+        return value - _at_pairs(self.coefficients[block, tile], geometry, rows, cols, value)
 
     def of(
         self, geometry: Geometry, x: Array, key_tiles: Blocks, n_threads: int | None
@@ -71,7 +98,7 @@ def smooth_cost(n_queries: int, n_keys: int, n_dims: int) -> float:
     return _COST * n_dims * (n_queries + n_keys)
 
 
-def fit_smooth(pilot: Pilot) -> Smooth:
+def fit_smooth(pilot: Pilot, geometry: Geometry) -> Smooth:
     """Least squares over the pilot rows' light pairs, weighed with |x|.
 
     What is left of a row is told by a fit to every other row: coefficients look better on the rows
@@ -96,11 +123,34 @@ def fit_smooth(pilot: Pilot) -> Smooth:
     g = _least_squares(halves[0][0] + halves[1][0], halves[0][1] + halves[1][1])
     block_group = np.arange(pilot.n_blocks) // _GROUP
     coefficients = g[tile_group][:, block_group].transpose(1, 0, 2)
+    tiny = np.finfo(np.float64).tiny
+    coefficients = np.ascontiguousarray(coefficients, dtype=np.float32)
+    value, tile = np.sqrt(pilot.near_square), pilot.key_tiles.block_of[pilot.near_col]
+    of_pairs = coefficients[pilot.block_of[pilot.near_row], tile]
+    rows = pilot.rows[pilot.near_row]
+    near = np.square(value - _at_pairs(of_pairs, geometry, rows, pilot.near_col, value))
     return Smooth(
-        np.ascontiguousarray(coefficients, dtype=np.float32),
+        coefficients,
         np.ascontiguousarray(light.T),
-        float(light.sum()) / max(float(pilot.light.sum()), np.finfo(np.float64).tiny),
+        float(light.sum()) / max(float(pilot.light.sum()), tiny),
+        near,
+        float(near.sum()) / float(pilot.near_square.sum()) if len(near) else 1.0,
     )
+
+
+def _at_pairs(
+    coefficients: Float32,
+    geometry: Geometry,
+    rows: Index | Index32,
+    cols: Index | Index32,
+    values: Float64,
+) -> Float64:
+    """C at pairs, from the values of K there."""
+    shift = geometry.query_shift[rows] + geometry.key_shift[cols]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(values > 0, np.log(values) + shift, 0.0)
+    g = coefficients.astype(np.float64).T
+    return np.where(values > 0, np.exp(-shift) * (g[0] + z * (g[1] + z * g[2])), 0.0)
 
 
 def _grouped(values: Float64, group: Index, axis: int) -> Float64:
