@@ -66,22 +66,21 @@ template <class T> class AttentionRunner {
   }
 
   /// False if it was stopped.
-  bool run() {
+  void run() {
     const std::size_t n_panels = panels();
     const auto pack = [&](std::size_t task, int slot) {
       const std::size_t set = task / n_panels, start = task % n_panels * panel_keys_;
       if (set < a_.n_key_sets) pack_keys(set, start, spaces_[slot]);
       if (set < a_.n_value_sets) pack_values(set, start, spaces_[slot]);
     };
-    if (!parallel_for(std::max(a_.n_key_sets, a_.n_value_sets) * n_panels, n_threads_, pack, poll_))
-      return false;
+    parallel_for(std::max(a_.n_key_sets, a_.n_value_sets) * n_panels, n_threads_, pack, poll_);
     for (std::size_t set = 0; set < a_.n_key_sets; ++set)
       for (std::size_t j = 1; j < n_keys_; ++j) {
         T *const at = longest_.data() + set * n_keys_ + j;
         *at = std::max(at[-1], *at);
       }
     // Blocks from the last to the first: with `causal` the long ones must not come at the end.
-    const bool finished = parallel_for(
+    parallel_for(
         a_.n_heads * n_blocks_, n_threads_,
         [&](std::size_t task, int slot) {
           run_block(task / n_blocks_, n_blocks_ - 1 - task % n_blocks_, spaces_[slot]);
@@ -89,7 +88,6 @@ template <class T> class AttentionRunner {
         poll_);
     for (const Space &space : spaces_)
       for (int i = 0; i < 3; ++i) keep_larger(a_.largest[i], space.largest[i]);
-    return finished;
   }
 
  private:
@@ -212,12 +210,12 @@ template <class T> class AttentionRunner {
   std::vector<Space> spaces_;
 };
 
-/// Computes attention; false if `poll` stopped it.
+/// Computes attention.
 template <class T>
-bool attention(const Attention<T> &attention, const TypedKernels<T> &kernels, int n_threads,
+void attention(const Attention<T> &attention, const TypedKernels<T> &kernels, int n_threads,
                const Poll &poll) {
-  if (attention.n_heads == 0 || attention.m == 0) return true;
-  return AttentionRunner<T>(attention, kernels, n_threads, poll).run();
+  if (attention.n_heads == 0 || attention.m == 0) return;
+  AttentionRunner<T>(attention, kernels, n_threads, poll).run();
 }
 
 }  // namespace akmv

@@ -84,12 +84,12 @@ using Check = std::optional<nb::callable>;
 /// Runs `loop` without the GIL; a Ctrl-C inside it, or what `check` raises, is raised here.
 template <class Loop> void run(Loop loop, const Check &check = std::nullopt) {
   PyObject *called = check ? check->ptr() : nullptr;
-  bool finished;
-  {
+  try {
     nb::gil_scoped_release released;
-    finished = loop(Poll([called] { return interrupted(called); }));
+    loop(Poll([called] { return interrupted(called); }));
+  } catch (const Interrupted &) {
+    throw nb::python_error();
   }
-  if (!finished) throw nb::python_error();
 }
 
 template <class T> T *data_or_null(const std::optional<Vector<T>> &array) {
@@ -119,7 +119,7 @@ void bind_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<con
       data_or_null(totals),
       data_or_null(row_max)};
   const auto &table = kernels(isa).typed<T>();
-  run([&](const Poll &poll) { return tile_product(product, table, n_threads, poll); }, check);
+  run([&](const Poll &poll) { tile_product(product, table, n_threads, poll); }, check);
 }
 
 template <class T>
@@ -128,12 +128,12 @@ void bind_squared_norms(Matrix<const T> points, Vector<const double> centre, dou
   const Points<T> moved{points.data(), points.shape(0), points.shape(1), centre.data(), factor};
   double *to = out.data();
   const auto &table = kernels(isa).typed<T>();
-  run([&](const Poll &poll) { return squared_norms(moved, table, n_threads, poll, to); });
+  run([&](const Poll &poll) { squared_norms(moved, table, n_threads, poll, to); });
 }
 
 template <class T> void bind_column_sums(Matrix<const T> x, Vector<double> out, int n_threads) {
   run([&](const Poll &poll) {
-    return column_sums(x.data(), x.shape(0), x.shape(1), n_threads, poll, out.data());
+    column_sums(x.data(), x.shape(0), x.shape(1), n_threads, poll, out.data());
   });
 }
 
@@ -147,7 +147,7 @@ void bind_pair_kernel(Matrix<const T> queries, Matrix<const T> keys, Vector<cons
                       const std::string &isa, int n_threads) {
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return pair_kernel(rows_of(queries), rows_of(keys), rows.data(), cols.data(), rows.shape(0),
+    pair_kernel(rows_of(queries), rows_of(keys), rows.data(), cols.data(), rows.shape(0),
                        slope, table, n_threads, poll, out.data());
   });
 }
@@ -177,7 +177,7 @@ nb::tuple bind_scan_ranges(Matrix<const T> queries, Matrix<const T> keys,
   const auto &table = kernels(isa).typed<T>();
   std::vector<Hits> parts;
   run([&](const Poll &poll) {
-    return scan_ranges(rows_of(queries), rows_of(keys), order.data(), start.data(), stop.data(),
+    scan_ranges(rows_of(queries), rows_of(keys), order.data(), start.data(), stop.data(),
                        slope, threshold, table, n_threads, poll, parts);
   });
   return nb::make_tuple(joined(parts, &Hits::rows), joined(parts, &Hits::cols),
@@ -232,7 +232,7 @@ void bind_random_tiling(Matrix<const float> key_projections, Matrix<const float>
                         Vector<std::int64_t> key_start, Vector<std::int64_t> query_start,
                         int n_threads) {
   run([&](const Poll &poll) {
-    return random_tiling(key_projections.data(), key_projections.shape(0), query_projections.data(),
+    random_tiling(key_projections.data(), key_projections.shape(0), query_projections.data(),
                          query_projections.shape(0), int(key_projections.shape(1)), n_threads, poll,
                          key_order.data(), query_order.data(), key_start.data(), query_start.data());
   });
@@ -245,7 +245,7 @@ void bind_principal_tiling(Matrix<const T> keys, Matrix<const T> queries, int de
                            const std::string &isa, int n_threads) {
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return principal_tiling(rows_of(keys), rows_of(queries), depth, table, n_threads, poll, key_order.data(),
+    principal_tiling(rows_of(keys), rows_of(queries), depth, table, n_threads, poll, key_order.data(),
                             query_order.data(), key_start.data(), query_start.data());
   });
 }
@@ -266,7 +266,7 @@ nb::tuple bind_tile_hits(Matrix<const T> queries, Matrix<const T> keys,
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
+    tile_hits(g, query_order.data(), key_order.data(), tiles, floor, known, table, n_threads,
                      poll, parts);
   }, check);
   return new_pairs(std::move(parts));
@@ -278,7 +278,7 @@ void bind_project(Matrix<const T> points, Int32s index, Vector<const double> cen
                   int n_threads) {
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return project(rows_of(points), index.data(), index.shape(0), centre.data(), basis.data(),
+    project(rows_of(points), index.data(), index.shape(0), centre.data(), basis.data(),
                    basis.shape(1), table, n_threads, poll, out.data());
   });
 }
@@ -297,7 +297,7 @@ nb::tuple bind_pilot_rows(Matrix<const T> queries, Matrix<const T> keys,
                            data_or_null(x),   threshold,               sums.data()};
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
-  run([&](const Poll &poll) { return pilot_rows(g, pilot, table, n_threads, poll, parts); }, check);
+  run([&](const Poll &poll) { pilot_rows(g, pilot, table, n_threads, poll, parts); }, check);
   return new_pairs(std::move(parts));
 }
 
@@ -310,7 +310,7 @@ void bind_tile_moments(Matrix<const T> queries, Matrix<const T> keys, Vector<con
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return tile_moments(g, key_order.data(), tile_start.data(), tile_start.shape(0) - 1,
+    tile_moments(g, key_order.data(), tile_start.data(), tile_start.shape(0) - 1,
                         weights.data(), table, n_threads, poll, out.data());
   });
 }
@@ -330,7 +330,7 @@ nb::tuple bind_cell_pairs(Matrix<const T> queries, Matrix<const T> keys, double 
                          key_sketches.shape(1)};
   PairLists parts;
   run([&](const Poll &poll) {
-    return cell_pairs(rows_of(queries), rows_of(keys), slope, threshold, of_queries, of_keys,
+    cell_pairs(rows_of(queries), rows_of(keys), slope, threshold, of_queries, of_keys,
                       query_order.data(), key_order.data(), query_start.data(),
                       key_start.data(), key_start.shape(0) - 1, mirrored, known, kernels(isa),
                       n_threads, poll, parts);
@@ -348,7 +348,7 @@ nb::tuple bind_neighbours_of_neighbours(Matrix<const T> queries, Matrix<const T>
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, order.data(), order.size(), least,
+    neighbours_of_neighbours(rows_of(queries), rows_of(keys), slope, known, order.data(), order.size(), least,
                                     width, of_keys, threshold, table, n_threads, poll, parts);
   }, check);
   return new_pairs(std::move(parts));
@@ -363,7 +363,7 @@ void bind_nearest_keys(Matrix<const T> queries, Matrix<const T> keys, Vector<con
       geometry<T>(queries, keys, query_shift, key_shift, centre, factor, slope, differences);
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return nearest_keys(g, out.shape(1), table, n_threads, poll, out.data());
+    nearest_keys(g, out.shape(1), table, n_threads, poll, out.data());
   });
 }
 
@@ -378,7 +378,7 @@ nb::tuple bind_linked_pairs(Matrix<const T> queries, Matrix<const T> keys, doubl
   const auto &table = kernels(isa).typed<T>();
   PairLists parts;
   run([&](const Poll &poll) {
-    return linked_pairs(rows_of(queries), rows_of(keys), slope, known, links, width, threshold,
+    linked_pairs(rows_of(queries), rows_of(keys), slope, known, links, width, threshold,
                         table, n_threads, poll, parts);
   });
   return new_pairs(std::move(parts));
@@ -389,7 +389,7 @@ nb::tuple bind_merge_pairs(Int64s indptr, Int32s cols, Vector<const float> value
   const auto known = found_pairs(indptr, cols, values);
   Union all;
   run([&](const Poll &poll) {
-    return merge_pairs(indptr.shape(0) - 1, known, new_rows.data(), new_cols.data(),
+    merge_pairs(indptr.shape(0) - 1, known, new_rows.data(), new_cols.data(),
                        new_values.data(), new_rows.shape(0), n_threads, poll, all);
   });
   return nb::make_tuple(handed_over(std::move(all.indptr)), handed_over(std::move(all.cols)),
@@ -418,7 +418,7 @@ void bind_sampled_product(Matrix<const T> queries, Matrix<const T> keys,
   const SmoothPart<T> smooth{moments ? moments->data() : nullptr, data_or_null(coefficients)};
   const SampledSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
   run([&](const Poll &poll) {
-    return sampled_product(g, plan, blocks.data(), blocks.size(), found, smooth, x.data(), x.shape(1),
+    sampled_product(g, plan, blocks.data(), blocks.size(), found, smooth, x.data(), x.shape(1),
                            table, n_threads, poll, sums);
   }, check);
 }
@@ -450,7 +450,7 @@ void bind_reduced_product(Matrix<const T> few_queries, Matrix<const T> few_keys,
                                stream};
   const auto &table = kernels(isa).typed<T>();
   const ReducedSums<T> sums{out.data(), variance.data(), mass.data(), n_drawn.data()};
-  run([&](const Poll &poll) { return reduced_product(reduction, table, n_threads, poll, sums); }, check);
+  run([&](const Poll &poll) { reduced_product(reduction, table, n_threads, poll, sums); }, check);
 }
 
 template <class T> void bind_exp(Vector<const T> in, Vector<T> out, const std::string &isa) {
@@ -465,7 +465,7 @@ template <class T> T bind_largest_magnitude(Vector<const T> x, const std::string
   T found;
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return largest_magnitude(x.data(), x.shape(0), table, n_threads, poll, found);
+    largest_magnitude(x.data(), x.shape(0), table, n_threads, poll, found);
   });
   return found;
 }
@@ -525,7 +525,7 @@ void bind_attention(Heads<const T> queries, Heads<const T> keys, Heads<const T> 
                              log_normalizer.data(),
                              largest.data()};
   const auto &table = kernels(isa).typed<T>();
-  run([&](const Poll &poll) { return attention(problem, table, n_threads, poll); }, check);
+  run([&](const Poll &poll) { attention(problem, table, n_threads, poll); }, check);
 }
 
 template <class T> void bind_attention_for(nb::module_ &m) {
@@ -643,7 +643,7 @@ void bind_attention_pilot(Matrix<const T> queries, Matrix<const T> keys, Matrix<
   const PilotSums to{moment.data(), guarded.data(), means.data()};
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return attention_pilot(a, blocks, rows.data(), rows_per_block, smoothing, table, n_threads, poll,
+    attention_pilot(a, blocks, rows.data(), rows_per_block, smoothing, table, n_threads, poll,
                            outputs.data(), to);
   }, check);
 }
@@ -654,7 +654,7 @@ nb::tuple bind_rate_histogram(Int32s query_order, Int64s start, Int32s key_order
   const auto blocks = attention_blocks(query_order, start, key_order, band_start, band_stop, causal);
   RateHistogram histogram;
   run([&](const Poll &poll) {
-    return rate_histogram(blocks, moment.data(), guarded.data(), floor, n_threads, poll, histogram);
+    rate_histogram(blocks, moment.data(), guarded.data(), floor, n_threads, poll, histogram);
   });
   return nb::make_tuple(handed_over(std::move(histogram.pairs)),
                         handed_over(std::move(histogram.variance)));
@@ -678,7 +678,7 @@ void bind_attention_draw(Matrix<const T> queries, Matrix<const T> keys, Matrix<c
                              n_drawn.data()};
   const auto &table = kernels(isa).typed<T>();
   run([&](const Poll &poll) {
-    return attention_draw(a, blocks, rates, listed.data(), listed.size(), table, n_threads, poll, to);
+    attention_draw(a, blocks, rates, listed.data(), listed.size(), table, n_threads, poll, to);
   }, check);
 }
 

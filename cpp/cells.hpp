@@ -23,7 +23,7 @@ inline void insert(T exponent, std::int32_t key, std::size_t width, T *exponents
 /// The `width` nearest of the geometry's keys (here: centroids) for every query, nearest first, the
 /// lower number first among equals. Needs width <= number of keys.
 template <class T>
-bool nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T> &kernels,
+void nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T> &kernels,
                   int n_threads, const Poll &poll, std::int32_t *out) {
   const std::size_t d = g.keys.d;
   const std::size_t padded = round_up(g.keys.n, kernels.group_keys);
@@ -33,7 +33,7 @@ bool nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T>
   std::vector<GatheredTile<T>> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d, kernels);
   constexpr T kLowest = std::numeric_limits<T>::lowest();
-  return parallel_for(
+  parallel_for(
       (g.queries.n + kBlockRows - 1) / kBlockRows, n_threads,
       [&](std::size_t task, int slot) {
         GatheredTile<T> &s = spaces[slot];
@@ -78,14 +78,14 @@ bool nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T>
 /// Keys linked to a query's known keys, with value >= threshold, that are not known yet. The nearest
 /// `width` of its known keys lead on to the keys that `links` lists for them.
 template <class T>
-bool linked_pairs(Rows<T> queries, Rows<T> keys, double slope, const FoundPairs &known,
+void linked_pairs(Rows<T> queries, Rows<T> keys, double slope, const FoundPairs &known,
                   const FoundPairs &links, std::size_t width, double threshold,
                   const TypedKernels<T> &kernels, int n_threads, const Poll &poll, PairLists &parts) {
   constexpr std::size_t kRowsPerTask = 256;
   parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
   std::vector<std::vector<std::int32_t>> seen(n_threads, std::vector<std::int32_t>(keys.n, -1));
   const double floor = std::log(threshold);
-  return parallel_for(
+  parallel_for(
       parts.size(), n_threads,
       [&](std::size_t task, int slot) {
         auto &last_seen = seen[slot];

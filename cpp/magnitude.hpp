@@ -16,14 +16,14 @@ template <class T> void keep_larger(T &most, T other) {
   if (!(other <= most)) most = std::isnan(most) ? most : other;
 }
 
-/// Not a number if an entry is not finite. Returns false if `poll` stopped it.
+/// Not a number if an entry is not finite.
 template <class T>
-bool largest_magnitude(const T *x, std::size_t n, const TypedKernels<T> &kernels, int n_threads,
+void largest_magnitude(const T *x, std::size_t n, const TypedKernels<T> &kernels, int n_threads,
                        const Poll &poll, T &out) {
   // Fewer are looked at before a second thread is awake.
   constexpr std::size_t kPiece = 1 << 16;
   std::vector<T> parts((n + kPiece - 1) / kPiece);
-  const bool finished = parallel_for(
+  parallel_for(
       parts.size(), n_threads,
       [&](std::size_t task, int) {
         parts[task] = kernels.largest_magnitude(x + task * kPiece, std::min(kPiece, n - task * kPiece));
@@ -31,7 +31,6 @@ bool largest_magnitude(const T *x, std::size_t n, const TypedKernels<T> &kernels
       poll);
   out = 0;
   for (const T part : parts) keep_larger(out, part);
-  return finished;
 }
 
 }  // namespace akmv

@@ -58,7 +58,7 @@ template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
 
 /// Projections [point][direction] of listed points on the columns of `basis` [dim][direction].
 template <class T>
-bool project(const Rows<T> &points, const std::int32_t *index, std::size_t n, const double *centre,
+void project(const Rows<T> &points, const std::int32_t *index, std::size_t n, const double *centre,
              const float *basis, std::size_t n_directions, const TypedKernels<T> &kernels,
              int n_threads, const Poll &poll, float *out) {
   constexpr std::size_t kPointsPerTask = 4096, kAhead = 8, kWidest = 16;
@@ -68,7 +68,7 @@ bool project(const Rows<T> &points, const std::int32_t *index, std::size_t n, co
   std::vector<float> rows(points.d * padded);
   for (std::size_t l = 0; l < points.d; ++l)
     std::copy_n(basis + l * n_directions, n_directions, rows.data() + l * padded);
-  return parallel_for(
+  parallel_for(
       (n + kPointsPerTask - 1) / kPointsPerTask, n_threads,
       [&](std::size_t task, int) {
         const std::size_t last = std::min(n, (task + 1) * kPointsPerTask);
@@ -123,13 +123,13 @@ inline std::vector<float> median_cuts(const float *projections, std::size_t n_ke
 }
 
 /// Sends points [point][cut] down the tree: their numbers by cell, ascending, and where cells begin.
-inline bool sort_into_cells(const float *projections, std::size_t n, int depth,
+inline void sort_into_cells(const float *projections, std::size_t n, int depth,
                             const std::vector<float> &cuts, int n_threads, const Poll &poll,
                             std::int32_t *order, std::int64_t *start) {
   constexpr std::size_t kPointsPerTask = 1 << 14;
   const std::size_t n_cells = cuts.size() + 1;
   std::vector<std::int32_t> cell_of(n);
-  const bool sent = parallel_for(
+  parallel_for(
       (n + kPointsPerTask - 1) / kPointsPerTask, n_threads,
       [&](std::size_t task, int) {
         for (std::size_t i = task * kPointsPerTask; i < std::min(n, (task + 1) * kPointsPerTask); ++i) {
@@ -142,31 +142,27 @@ inline bool sort_into_cells(const float *projections, std::size_t n, int depth,
         }
       },
       poll);
-  if (!sent) return false;
   std::fill_n(start, n_cells + 1, 0);
   for (std::size_t i = 0; i < n; ++i) ++start[cell_of[i] + 1];
   for (std::size_t c = 0; c < n_cells; ++c) start[c + 1] += start[c];
   std::vector<std::int64_t> next(start, start + n_cells);
   for (std::size_t i = 0; i < n; ++i) order[next[std::size_t(cell_of[i])]++] = std::int32_t(i);
-  return true;
 }
 
 /// One tiling of `depth` cuts, from projections [point][cut]. Writes both orders, and where the
 /// queries and keys of each of the 2^depth cells begin. Equal projections stay together.
-inline bool random_tiling(const float *key_projections, std::size_t n_keys,
+inline void random_tiling(const float *key_projections, std::size_t n_keys,
                           const float *query_projections, std::size_t n_queries, int depth,
                           int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order,
                           std::int64_t *key_start, std::int64_t *query_start) {
   const auto cuts = median_cuts(key_projections, n_keys, depth);
-  if (!sort_into_cells(key_projections, n_keys, depth, cuts, n_threads, poll, key_order, key_start))
-    return false;
+  sort_into_cells(key_projections, n_keys, depth, cuts, n_threads, poll, key_order, key_start);
   if (query_projections == key_projections && n_queries == n_keys) {
     std::copy_n(key_order, n_keys, query_order);
     std::copy_n(key_start, cuts.size() + 2, query_start);
-    return true;
+    return;
   }
-  return sort_into_cells(query_projections, n_queries, depth, cuts, n_threads, poll, query_order,
-                         query_start);
+  sort_into_cells(query_projections, n_queries, depth, cuts, n_threads, poll, query_order, query_start);
 }
 
 /// A dense tile of gathered points: buffers of one thread.
@@ -191,14 +187,14 @@ struct TileRanges {
 
 /// Pairs with exponent >= floor in the given tiles that are not in `known` yet.
 template <class T>
-bool tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std::int32_t *key_order,
+void tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std::int32_t *key_order,
                const TileRanges &tiles, T floor, const FoundPairs &known,
                const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                PairLists &parts) {
   std::vector<GatheredTile<T>> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(g.keys.d, kernels);
   parts.resize(tiles.n);
-  return parallel_for(
+  parallel_for(
       tiles.n, n_threads,
       [&](std::size_t t, int slot) {
         GatheredTile<T> &s = spaces[slot];
@@ -282,7 +278,7 @@ inline void pack_sketches(const Sketches &points, const std::int32_t *order, std
 /// cell of the tiling and lie within the query's radius. Orders number the sketches. With `mirrored` the
 /// queries are the keys, in the same order: of two points, each of which looks, the earlier is the query.
 template <class T>
-bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, double threshold,
+void cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, double threshold,
                 const Sketches &query_sketches, const Sketches &key_sketches,
                 const std::int32_t *query_order, const std::int32_t *key_order,
                 const std::int64_t *query_start, const std::int64_t *key_start, std::size_t n_cells,
@@ -310,7 +306,7 @@ bool cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
     for (std::size_t i = 0; i < n; ++i) out[i] = points.index[order[i]];
   };
   parts.resize(n_cells);
-  return parallel_for(
+  parallel_for(
       n_cells, n_threads,
       [&](std::size_t cell, int slot) {
         Space &s = spaces[slot];
@@ -437,7 +433,7 @@ struct LeadingQueries {
 /// of others that share a partner with them, of the first `width` such others, or the last ones if
 /// `backwards`. Calls look(task, point, candidates) for each; what is known is no candidate.
 template <class Own, class Others, class Look>
-bool through_neighbours(const Own &own, const Others &others_of, const std::vector<std::int32_t> &order,
+void through_neighbours(const Own &own, const Others &others_of, const std::vector<std::int32_t> &order,
                         std::size_t n_partners, int width, bool backwards, int n_threads,
                         const Poll &poll, const Look &look) {
   constexpr std::size_t kAtOnce = 16;
@@ -459,7 +455,7 @@ bool through_neighbours(const Own &own, const Others &others_of, const std::vect
       });
     });
   };
-  return parallel_for(
+  parallel_for(
       (order.size() + kPointsAsked - 1) / kPointsAsked, n_threads,
       [&](std::size_t task, int slot) {
         Space &s = spaces[slot];
@@ -530,7 +526,7 @@ inline std::vector<char> fall_behind(const LeadingKeys &keys_of, const LeadingQu
 /// Only pairs with value >= `least` lead on; new pairs with value >= `threshold` are listed. Points are
 /// taken in the given order: in that of the cells of a tiling many lists and points are in the cache.
 template <class T>
-bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
+void neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
                               const FoundPairs &known, const std::int32_t *order, std::size_t n_listed, float least,
                               int width, bool of_keys,
                               double threshold,
@@ -556,15 +552,17 @@ bool neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, doubl
     listed.erase(none, listed.end());
   }
   parts.resize((listed.size() + kPointsAsked - 1) / kPointsAsked);
-  if (of_keys)
-    return through_neighbours(queries_of, keys_of, listed, queries.n, width, true, n_threads, poll,
-                              [&](std::size_t task, std::int32_t key, const std::vector<std::int32_t> &candidates) {
-                                look(task, queries, candidates, [&](std::int32_t c) { return std::make_pair(c, key); });
-                              });
-  return through_neighbours(keys_of, queries_of, listed, keys.n, width, false, n_threads, poll,
-                            [&](std::size_t task, std::int32_t row, const std::vector<std::int32_t> &candidates) {
-                              look(task, keys, candidates, [&](std::int32_t c) { return std::make_pair(row, c); });
-                            });
+  if (of_keys) {
+    through_neighbours(queries_of, keys_of, listed, queries.n, width, true, n_threads, poll,
+                       [&](std::size_t task, std::int32_t key, const std::vector<std::int32_t> &candidates) {
+                         look(task, queries, candidates, [&](std::int32_t c) { return std::make_pair(c, key); });
+                       });
+    return;
+  }
+  through_neighbours(keys_of, queries_of, listed, keys.n, width, false, n_threads, poll,
+                     [&](std::size_t task, std::int32_t row, const std::vector<std::int32_t> &candidates) {
+                       look(task, keys, candidates, [&](std::int32_t c) { return std::make_pair(row, c); });
+                     });
 }
 
 /// Union of known pairs and new ones (any order, repeats allowed), by query, columns ascending.
@@ -574,7 +572,7 @@ struct Union {
   std::vector<float> values;
 };
 
-inline bool merge_pairs(std::size_t n_rows, const FoundPairs &known, const std::int32_t *rows,
+inline void merge_pairs(std::size_t n_rows, const FoundPairs &known, const std::int32_t *rows,
                         const std::int32_t *cols, const float *values, std::size_t n_new,
                         int n_threads, const Poll &poll, Union &out) {
   using Entry = std::pair<std::int32_t, float>;
@@ -591,7 +589,7 @@ inline bool merge_pairs(std::size_t n_rows, const FoundPairs &known, const std::
   const auto by_col = [](const Entry &a, const Entry &b) { return a.first < b.first; };
   const auto same_col = [](const Entry &a, const Entry &b) { return a.first == b.first; };
   out.indptr.assign(n_rows + 1, 0);
-  const bool sorted = parallel_for(
+  parallel_for(
       n_tasks, n_threads,
       [&](std::size_t task, int) {
         for (std::size_t i = task * kRowsPerTask; i < std::min(n_rows, (task + 1) * kRowsPerTask); ++i) {
@@ -603,13 +601,12 @@ inline bool merge_pairs(std::size_t n_rows, const FoundPairs &known, const std::
         }
       },
       poll);
-  if (!sorted) return false;
   std::vector<std::int64_t> n_fresh(out.indptr.begin() + 1, out.indptr.end());
   for (std::size_t i = 0; i < n_rows; ++i)
     out.indptr[i + 1] = out.indptr[i] + n_fresh[i] + (known.indptr[i + 1] - known.indptr[i]);
   out.cols.resize(std::size_t(out.indptr[n_rows]));
   out.values.resize(out.cols.size());
-  return parallel_for(
+  parallel_for(
       n_tasks, n_threads,
       [&](std::size_t task, int) {
         for (std::size_t i = task * kRowsPerTask; i < std::min(n_rows, (task + 1) * kRowsPerTask); ++i) {

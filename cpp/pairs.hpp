@@ -23,10 +23,10 @@ constexpr std::size_t kPairsPerTask = 1 << 14;
 
 /// out[p] = exp(slope * |q_rows[p] - k_cols[p]|^2).
 template <class T>
-bool pair_kernel(Rows<T> queries, Rows<T> keys, const std::int64_t *rows, const std::int64_t *cols,
+void pair_kernel(Rows<T> queries, Rows<T> keys, const std::int64_t *rows, const std::int64_t *cols,
                  std::size_t n_pairs, double slope, const TypedKernels<T> &kernels, int n_threads,
                  const Poll &poll, double *out) {
-  return parallel_for(
+  parallel_for(
       (n_pairs + kPairsPerTask - 1) / kPairsPerTask, n_threads,
       [&](std::size_t task, int) {
         const std::size_t last = std::min(n_pairs, (task + 1) * kPairsPerTask);
@@ -45,7 +45,7 @@ struct Hits {
 /// For each query i the keys order[start[i] .. stop[i]) with kernel value >= threshold, in scan
 /// order. `parts` receives one list per task, tasks in order of their queries.
 template <class T>
-bool scan_ranges(Rows<T> queries, Rows<T> keys, const std::int64_t *order, const std::int64_t *start,
+void scan_ranges(Rows<T> queries, Rows<T> keys, const std::int64_t *order, const std::int64_t *start,
                  const std::int64_t *stop, double slope, double threshold,
                  const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                  std::vector<Hits> &parts) {
@@ -53,7 +53,7 @@ bool scan_ranges(Rows<T> queries, Rows<T> keys, const std::int64_t *order, const
   parts.resize((queries.n + kQueriesPerTask - 1) / kQueriesPerTask);
   // The exponential is left to pairs that pass a test on the distance with a margin for rounding.
   const double reach = (std::log(threshold) - 1e-3) / slope;
-  return parallel_for(
+  parallel_for(
       parts.size(), n_threads,
       [&](std::size_t task, int) {
         Hits &hits = parts[task];

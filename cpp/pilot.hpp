@@ -38,7 +38,7 @@ void pack_weights(const Geometry<T> &g, const PilotRows<T> &pilot, const std::in
 }
 
 template <class T>
-bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKernels<T> &kernels,
+void pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKernels<T> &kernels,
                 int n_threads, const Poll &poll, PairLists &parts) {
   const std::size_t d = g.keys.d, padded = round_up(pilot.n_rows, kBlockRows);
   Buffer<T> queries(padded * d), query_shift(padded);
@@ -64,7 +64,7 @@ bool pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d, kernels);
   parts.resize(pilot.n_tiles);
   const std::size_t n_sums = pilot.x ? kPowerSums : 1, n_lanes = pilot.x ? kPowerSums : 2;
-  return parallel_for(
+  parallel_for(
       pilot.n_tiles, n_threads,
       [&](std::size_t t, int slot) {
         Space &s = spaces[slot];

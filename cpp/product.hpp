@@ -100,34 +100,31 @@ template <class T> class Runner {
     for (int i = 0; i < n_threads_; ++i) spaces_.emplace_back(p_.keys.d, p_.n_columns, k_);
   }
 
-  /// False if it was stopped.
-  bool run() {
+  void run() {
     clear(rows(0, p_.out, p_.totals, p_.row_max), p_.queries.n);
     // Few queries and many keys: chunks side by side. Otherwise blocks of queries side by side.
     const bool by_chunks = n_blocks_ < 4 * std::size_t(n_threads_) && cut_.n_chunks > n_blocks_;
-    return by_chunks ? run_chunks() : run_blocks();
+    by_chunks ? run_chunks() : run_blocks();
   }
 
  private:
-  bool run_blocks() {
+  void run_blocks() {
     Chunk<T> chunk(cut_, p_.keys.d, p_.n_columns, k_.group_keys);
     for (std::size_t c = 0; c < cut_.n_chunks; ++c) {
       const std::size_t n_panels = begin_chunk(c, chunk);
-      if (!parallel_for(n_panels, n_threads_,
-                        [&](std::size_t panel, int) { pack_panel(c, panel, chunk); }, poll_))
-        return false;
-      if (!parallel_for(n_blocks_, n_threads_,
-                        [&](std::size_t block, int slot) {
-                          run_tile(block, chunk, spaces_[slot]);
-                          merge_block(block, spaces_[slot], p_.out, p_.totals, p_.row_max);
-                        },
-                        poll_))
-        return false;
+      parallel_for(
+          n_panels, n_threads_, [&](std::size_t panel, int) { pack_panel(c, panel, chunk); }, poll_);
+      parallel_for(
+          n_blocks_, n_threads_,
+          [&](std::size_t block, int slot) {
+            run_tile(block, chunk, spaces_[slot]);
+            merge_block(block, spaces_[slot], p_.out, p_.totals, p_.row_max);
+          },
+          poll_);
     }
-    return true;
   }
 
-  bool run_chunks() {
+  void run_chunks() {
     const std::size_t m = p_.queries.n;
     std::vector<Chunk<T>> chunks;
     for (int i = 0; i < n_threads_; ++i)
@@ -139,7 +136,7 @@ template <class T> class Runner {
       return RowSums<T>{out.get() + c * m * p_.n_columns, p_.totals ? totals.get() + c * m : nullptr,
                         p_.online ? row_max.get() + c * m : nullptr};
     };
-    const bool finished = parallel_for(
+    parallel_for(
         cut_.n_chunks, n_threads_,
         [&](std::size_t c, int slot) {
           Chunk<T> &chunk = chunks[slot];
@@ -153,13 +150,11 @@ template <class T> class Runner {
           }
         },
         poll_);
-    if (!finished) return false;
     for (std::size_t c = 0; c < cut_.n_chunks; ++c) {
       const RowSums<T> from = part(c);
       for (std::size_t i = 0; i < m; ++i)
         merge(rows(i, p_.out, p_.totals, p_.row_max), rows(i, from.out, from.total, from.max));
     }
-    return true;
   }
 
   std::size_t begin_chunk(std::size_t c, Chunk<T> &chunk) const {
@@ -274,19 +269,19 @@ template <class T> class Runner {
   std::vector<Workspace<T>> spaces_;
 };
 
-/// Computes the product; false if `poll` stopped it.
+/// Computes the product.
 template <class T>
-bool tile_product(const Product<T> &product, const TypedKernels<T> &kernels, int n_threads,
+void tile_product(const Product<T> &product, const TypedKernels<T> &kernels, int n_threads,
                   const Poll &poll) {
-  return Runner<T>(product, kernels, n_threads, poll).run();
+  Runner<T>(product, kernels, n_threads, poll).run();
 }
 
 /// |(p - centre) * factor|^2 of every point as it will be packed.
 template <class T>
-bool squared_norms(const Points<T> &points, const TypedKernels<T> &kernels, int n_threads,
+void squared_norms(const Points<T> &points, const TypedKernels<T> &kernels, int n_threads,
                    const Poll &poll, double *out) {
   constexpr std::size_t kRowsPerTask = 1024;
-  return parallel_for(
+  parallel_for(
       (points.n + kRowsPerTask - 1) / kRowsPerTask, n_threads,
       [&](std::size_t task, int) {
         const std::size_t last = std::min(points.n, (task + 1) * kRowsPerTask);
@@ -298,11 +293,11 @@ bool squared_norms(const Points<T> &points, const TypedKernels<T> &kernels, int 
 
 /// Sums of the columns; pieces of rows are added in their order, whichever thread summed them.
 template <class T>
-bool column_sums(const T *x, std::size_t n, std::size_t d, int n_threads, const Poll &poll, double *out) {
+void column_sums(const T *x, std::size_t n, std::size_t d, int n_threads, const Poll &poll, double *out) {
   constexpr std::size_t kRowsPerTask = 1024;
   const std::size_t n_tasks = (n + kRowsPerTask - 1) / kRowsPerTask;
   std::vector<double> parts(n_tasks * d, 0.0);
-  const bool finished = parallel_for(
+  parallel_for(
       n_tasks, n_threads,
       [&](std::size_t task, int) {
         double *part = parts.data() + task * d;
@@ -314,7 +309,6 @@ bool column_sums(const T *x, std::size_t n, std::size_t d, int n_threads, const 
   std::fill_n(out, d, 0.0);
   for (std::size_t task = 0; task < n_tasks; ++task)
     for (std::size_t c = 0; c < d; ++c) out[c] += parts[task * d + c];
-  return finished;
 }
 
 }  // namespace akmv

@@ -62,7 +62,7 @@ template <class T> class Reducer {
   }
 
   /// False if it was stopped.
-  bool run(const ReducedSums<T> &sums) {
+  void run(const ReducedSums<T> &sums) {
     std::fill_n(sums.out, r_.few.queries.n * r_.n_columns, T(0));
     std::fill_n(sums.variance, r_.few.queries.n, 0.0);
     std::fill_n(sums.mass, r_.few.queries.n, 0.0);
@@ -74,21 +74,18 @@ template <class T> class Reducer {
       const std::size_t first = c * cut_.chunk_keys;
       const std::size_t n_keys = std::min(r_.few.keys.n - first, cut_.chunk_keys);
       const std::size_t n_panels = (n_keys + cut_.panel_keys - 1) / cut_.panel_keys;
-      if (!parallel_for(n_panels, n_threads_,
-                        [&](std::size_t p, int) {
-                          const std::size_t start = p * cut_.panel_keys;
-                          pack_panel(first, start, panel_width(n_keys, start), keys);
-                        },
-                        poll_))
-        return false;
-      if (!parallel_for(n_blocks, n_threads_,
-                        [&](std::size_t b, int slot) {
-                          run_block(b, first, n_keys, keys, spaces_[slot], sums);
-                        },
-                        poll_))
-        return false;
+      parallel_for(
+          n_panels, n_threads_,
+          [&](std::size_t p, int) {
+            const std::size_t start = p * cut_.panel_keys;
+            pack_panel(first, start, panel_width(n_keys, start), keys);
+          },
+          poll_);
+      parallel_for(
+          n_blocks, n_threads_,
+          [&](std::size_t b, int slot) { run_block(b, first, n_keys, keys, spaces_[slot], sums); },
+          poll_);
     }
-    return true;
   }
 
  private:
@@ -320,9 +317,9 @@ template <class T> class Reducer {
 };
 
 template <class T>
-bool reduced_product(const Reduction<T> &reduction, const TypedKernels<T> &kernels, int n_threads,
+void reduced_product(const Reduction<T> &reduction, const TypedKernels<T> &kernels, int n_threads,
                      const Poll &poll, const ReducedSums<T> &sums) {
-  return Reducer<T>(reduction, kernels, n_threads, poll).run(sums);
+  Reducer<T>(reduction, kernels, n_threads, poll).run(sums);
 }
 
 }  // namespace akmv

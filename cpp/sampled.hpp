@@ -376,13 +376,13 @@ template <class T> class Sampler {
 
 /// Draws for the listed blocks, and writes what belongs to them.
 template <class T>
-bool sampled_product(const Geometry<T> &geometry, const DrawPlan<T> &plan, const std::int64_t *blocks,
+void sampled_product(const Geometry<T> &geometry, const DrawPlan<T> &plan, const std::int64_t *blocks,
                      std::size_t n_listed, const FoundPairs &found, const SmoothPart<T> &smooth, const T *x,
                      std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                      const SampledSums<T> &sums) {
   n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, n_listed)));
   Sampler<T> sampler(geometry, plan, found, smooth, x, n_columns, kernels, n_threads);
-  return parallel_for(
+  parallel_for(
       n_listed, n_threads,
       [&](std::size_t i, int slot) { sampler.run(std::size_t(blocks[i]), slot, sums); }, poll);
 }

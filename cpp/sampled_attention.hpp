@@ -372,18 +372,18 @@ template <class T> class AttentionPilot {
 
 /// Exact outputs of the pilot rows (relative to the centre and factor of the values), and moments.
 template <class T>
-bool attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const std::int32_t *rows,
+void attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const std::int32_t *rows,
                      std::size_t rows_per_block, const Smoothing &smoothing, const TypedKernels<T> &k,
                      int n_threads, const Poll &poll, T *outputs, const PilotSums &to) {
   AttentionPilot<T> pilot(a, blocks, rows, rows_per_block, smoothing, k, n_threads);
-  return parallel_for(
-             pilot.packed().n_panels(), n_threads,
-             [&](std::size_t panel, int) { pilot.packed().pack_panel(panel); }, poll) &&
-         // From the last to the first: with a causal mask the last blocks see the most keys.
-         parallel_for(
-             pilot.n_tasks(), n_threads,
-             [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, outputs, to); },
-             poll);
+  parallel_for(
+      pilot.packed().n_panels(), n_threads,
+      [&](std::size_t panel, int) { pilot.packed().pack_panel(panel); }, poll);
+  // From the last to the first: with a causal mask the last blocks see the most keys.
+  parallel_for(
+      pilot.n_tasks(), n_threads,
+      [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, outputs, to); },
+      poll);
 }
 
 /// Entries counted by the logarithm of their moment: all that a common rate needs to be solved for.
@@ -411,11 +411,11 @@ class RateHistogram {
 };
 
 /// Fills `histogram` with all entries that are left to the draws, `floor` added to each.
-inline bool rate_histogram(const AttentionBlocks &blocks, const float *moment, const float *guarded,
+inline void rate_histogram(const AttentionBlocks &blocks, const float *moment, const float *guarded,
                            float floor, int n_threads, const Poll &poll, RateHistogram &histogram) {
   const std::size_t n_tasks = std::min<std::size_t>(16, blocks.n);  // sums must not depend on threads
   std::vector<RateHistogram> parts(n_tasks);
-  const bool finished = parallel_for(
+  parallel_for(
       n_tasks, n_threads,
       [&](std::size_t task, int) {
         for (std::size_t b = task; b < blocks.n; b += n_tasks)
@@ -427,7 +427,6 @@ inline bool rate_histogram(const AttentionBlocks &blocks, const float *moment, c
       },
       poll);
   for (const RateHistogram &part : parts) histogram.add(part);
-  return finished;
 }
 
 /// A key is drawn for a block with probability rate * sqrt(guarded + floor), at least `least` of the
@@ -636,7 +635,7 @@ template <class T> class AttentionSampler {
 
 /// Draws for the listed blocks, and writes what belongs to them.
 template <class T>
-bool attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks, const AttentionRates<T> &rates,
+void attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks, const AttentionRates<T> &rates,
                     const std::int64_t *listed, std::size_t n_listed, const TypedKernels<T> &k, int n_threads, const Poll &poll,
                     const AttentionDraws<T> &to) {
   AttentionSampler<T> sampler(a, blocks, rates, k, n_threads);
@@ -644,7 +643,7 @@ bool attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks, const At
   const std::size_t wanted = n_listed ? (std::size_t(n_threads) + n_listed - 1) / n_listed : 1;
   const std::size_t rows = round_up((sampler.most_rows() + wanted - 1) / wanted, sampler.rows_apart());
   const std::size_t n_parts = rows ? (sampler.most_rows() + rows - 1) / rows : 0;
-  return parallel_for(
+  parallel_for(
       n_listed * n_parts, n_threads,
       [&](std::size_t task, int slot) {
         sampler.run(std::size_t(listed[n_listed - 1 - task / n_parts]), task % n_parts * rows, rows, slot, to);

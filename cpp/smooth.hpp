@@ -113,7 +113,7 @@ template <class T> class Moments {
 
 /// out[tile][moment] = sum over the tile's keys of weight e^-v p p^T, lower triangle.
 template <class T>
-bool tile_moments(const Geometry<T> &g, const std::int32_t *key_order, const std::int64_t *tile_start,
+void tile_moments(const Geometry<T> &g, const std::int32_t *key_order, const std::int64_t *tile_start,
                   std::size_t n_tiles, const T *weights, const TypedKernels<T> &kernels, int n_threads,
                   const Poll &poll, T *out) {
   n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, n_tiles)));
@@ -123,7 +123,7 @@ bool tile_moments(const Geometry<T> &g, const std::int32_t *key_order, const std
   };
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.push_back({{g.keys.d, kernels}, Buffer<T>(g.keys.d)});
-  return parallel_for(
+  parallel_for(
       n_tiles, n_threads,
       [&](std::size_t t, int slot) {
         auto &[moments, point] = spaces[slot];

@@ -94,13 +94,13 @@ class Pool {
     return *current_;
   }
 
-  bool run(Job &job, const Poll &poll) {
+  void run(Job &job, const Poll &poll) {
     const bool shared = job.n_helpers > 0;  // asked before workers change it
     if (shared) offer(job);
     work(job, 0, &poll);
     if (shared) withdraw(job, poll);
     if (job.error) std::rethrow_exception(job.error);
-    return !job.stop.load();
+    if (job.stop.load()) throw Interrupted();
   }
 
  private:
@@ -214,14 +214,14 @@ std::atomic<int> default_limit{0};
 
 }  // namespace
 
-bool parallel_for(std::size_t n_tasks, int n_threads,
+void parallel_for(std::size_t n_tasks, int n_threads,
                   const std::function<void(std::size_t, int)> &body, const Poll &poll) {
   const std::size_t useful = std::max<std::size_t>(1, std::min<std::size_t>(n_threads, n_tasks));
   Job job;
   job.body = &body;
   job.n_tasks = n_tasks;
   job.n_helpers = int(useful) - 1;
-  return Pool::instance().run(job, poll);
+  Pool::instance().run(job, poll);
 }
 
 int default_thread_limit() { return default_limit.load(); }

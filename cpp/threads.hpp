@@ -13,10 +13,13 @@ namespace akmv {
 /// Called now and then from the calling thread; true means: stop as soon as possible.
 using Poll = std::function<bool()>;
 
+/// What a loop that was asked to stop ends with. Thrown, so that no caller can overlook it.
+struct Interrupted {};
+
 /// Runs body(task, slot) for every task in [0, n_tasks) on up to `n_threads` threads. `slot` is in
 /// [0, n_threads) and is never used by two threads at once. The first exception of the body stops
-/// the rest and is thrown again here. Returns false if `poll` asked to stop, be it after the last task.
-bool parallel_for(std::size_t n_tasks, int n_threads,
+/// the rest and is thrown again here; Interrupted is thrown if `poll` asked to stop, be it after the last task.
+void parallel_for(std::size_t n_tasks, int n_threads,
                   const std::function<void(std::size_t task, int slot)> &body, const Poll &poll);
 
 /// The number of threads used where a caller does not say; 0 until it is set.

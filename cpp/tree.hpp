@@ -83,12 +83,12 @@ template <class T> struct TreeSide {
 /// `depth` levels of cuts. Writes both orders, ascending in each cell, and where the queries and keys of
 /// each of the 2^depth cells begin. Equal projections stay together; queries follow the cuts.
 template <class T>
-bool principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, const TypedKernels<T> &kernels,
+void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, const TypedKernels<T> &kernels,
                       int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order,
                       std::int64_t *key_start, std::int64_t *query_start) {
   TreeSide<T> of_keys(keys.n), of_queries(queries.n);
   const auto project = [&](const Rows<T> &points, TreeSide<T> &side, const std::vector<Axis<T>> &axes) {
-    return parallel_for(
+    parallel_for(
         (points.n + kTreePointsPerTask - 1) / kTreePointsPerTask, n_threads,
         [&](std::size_t task, int) {
           const std::size_t last = std::min(points.n, (task + 1) * kTreePointsPerTask);
@@ -119,15 +119,16 @@ bool principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, co
     const std::size_t n_cells = of_keys.start.size() - 1;
     std::vector<Axis<T>> axes(n_cells);
     std::vector<std::size_t> key_cut(n_cells), query_cut(n_cells);
-    const bool directed = parallel_for(
+    parallel_for(
         n_cells, n_threads,
         [&](std::size_t c, int) {
           axes[c] = principal_axis(keys, of_keys.order.data() + of_keys.start[c],
                                    of_keys.start[c + 1] - of_keys.start[c], kernels);
         },
         poll);
-    if (!directed || !project(keys, of_keys, axes) || !project(queries, of_queries, axes)) return false;
-    const bool cut = parallel_for(
+    project(keys, of_keys, axes);
+    project(queries, of_queries, axes);
+    parallel_for(
         n_cells, n_threads,
         [&](std::size_t c, int) {
           std::vector<T> places(of_keys.place.begin() + std::ptrdiff_t(of_keys.start[c]),
@@ -139,7 +140,6 @@ bool principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, co
           query_cut[c] = part(of_queries, c, at);
         },
         poll);
-    if (!cut) return false;
     for (auto [side, cuts] : {std::pair(&of_keys, &key_cut), std::pair(&of_queries, &query_cut)}) {
       std::vector<std::size_t> start;
       for (std::size_t c = 0; c < n_cells; ++c) {
@@ -154,7 +154,6 @@ bool principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, co
   std::copy(of_queries.order.begin(), of_queries.order.end(), query_order);
   std::copy(of_keys.start.begin(), of_keys.start.end(), key_start);
   std::copy(of_queries.start.begin(), of_queries.start.end(), query_start);
-  return true;
 }
 
 }  // namespace akmv
