@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import approxkmv as akmv
 from approxkmv import leaves
 from approxkmv._threads import default_threads
 from approxkmv.cli import info
@@ -32,6 +35,13 @@ def test_missing_extras_are_said(
     monkeypatch.setattr(info, "_EXTRAS", {"no_such_module": "no-such-module"})
     assert main(["info"]) == 0
     assert "no_such_module    not installed" in capsys.readouterr().out
+
+
+def test_every_extra_is_used() -> None:
+    """Each one listed is imported somewhere in the package."""
+    source = "".join(path.read_text() for path in Path(akmv.__file__).parent.rglob("*.py"))
+    used = set(re.findall(r"^ *(?:from|import) (\w+)", source, re.MULTILINE))
+    assert set(info._EXTRAS) <= used
 
 
 def test_extras_are_not_imported() -> None:

@@ -16,7 +16,6 @@ _EXTRAS = {
     "torch": "torch",
     "sklearn": "scikit-learn",
     "transformers": "transformers",
-    "dask": "dask",
     "matplotlib": "matplotlib",
     "safetensors": "safetensors",
     "threadpoolctl": "threadpoolctl",
