@@ -184,6 +184,10 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         return checked
 
     def _matmat(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if x.ndim > 2:  # a batch of matrices, which SciPy passes on since 1.18: all their columns
+            columns = np.moveaxis(x, -2, 0)
+            y = self._matmat(columns.reshape(len(columns), -1))
+            return np.moveaxis(y.reshape(len(y), *columns.shape[1:]), 0, -2)
         if np.iscomplexobj(x):
             return np.asarray(self._matmat(x.real) + 1j * self._matmat(x.imag))
         vector = _check.vector(x, self.shape[1])
@@ -193,7 +197,10 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         y = self._matrix.product(columns, transposed=self._transposed)
         return unscaled(y, exponents, vector)
 
-    _matvec = _matmat
+    def _matvec(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if x.ndim == 1 or x.shape == (self.shape[1], 1):
+            return self._matmat(x)
+        return self._matmat(x[..., None])[..., 0]  # a batch of vectors: rows, not columns
 
     def _adjoint(self) -> LinearOperator:
         if self._kernel.queries is self._kernel.keys:
