@@ -76,6 +76,53 @@ print("ok")
     assert run_python(script, timeout=200) == "ok\n"
 
 
+def test_forks_while_eight_threads_call(run_python: Callable[..., str]) -> None:
+    """10 forks while 8 threads compute, with products of NumPy in between; each child computes.
+
+    OpenBLAS has one thread: its own handler of forks waits for its others with the interpreter's
+    lock held, and may do so for ever if another thread calls it (docs/guarantee.md).
+    """
+    script = """
+import os, threading, time
+import numpy as np
+import approxkmv as akmv
+p = np.random.default_rng(0).standard_normal((400, 16)).astype(np.float32)
+x = np.ones(400, np.float32)
+K = akmv.GaussianKernel(p, bandwidth=2.0, n_threads=2)
+kinds = (
+    lambda: akmv.matvec(p, p, x, bandwidth=2.0, n_threads=2).tobytes(),
+    lambda: akmv.attention(p, p, p, n_threads=2).tobytes(),
+    lambda: (K @ x).tobytes(),
+    lambda: (p @ p.T).tobytes(),
+)
+expected = [kind() for kind in kinds]
+done, wrong = threading.Event(), []
+def busy(i):
+    while not done.is_set():
+        if kinds[i % 4]() != expected[i % 4]:
+            wrong.append(i)
+threads = [threading.Thread(target=busy, args=(i,), daemon=True) for i in range(8)]
+for thread in threads:
+    thread.start()
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if [kind() for kind in kinds] == expected else 3)
+    end = time.monotonic() + 20
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            raise SystemExit("a child hangs")
+        time.sleep(0.001)
+done.set()
+for thread in threads:
+    thread.join(20)
+assert not wrong and not any(thread.is_alive() for thread in threads)
+print("ok")
+"""
+    assert run_python(script, OPENBLAS_NUM_THREADS="1") == "ok\n"
+
+
 def test_spawn() -> None:
     """A spawned process computes the same bits."""
     context = multiprocessing.get_context("spawn")
