@@ -702,7 +702,14 @@ template <class T> void bind_sampled_attention_for(nb::module_ &m) {
 
 }  // namespace
 
+#if defined(AKMV_PLANTED_BUG)
+void bind_planted_bugs(nb::module_ &m);  // tests/sanitizers/planted.cpp
+#endif
+
 NB_MODULE(_core, m) {
+#if defined(AKMV_PLANTED_BUG)
+  bind_planted_bugs(m);
+#endif
   bind_typed<float>(m);
   bind_typed<double>(m);
   bind_attention_for<float>(m);

@@ -15,6 +15,8 @@ from hypothesis import settings
 from approxkmv import leaves
 
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
+# For builds ten to thirty times as slow: `python -m tests.sanitizers`.
+settings.register_profile("sanitizers", settings.get_profile("fixed"), max_examples=10)
 settings.load_profile("fixed")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that

@@ -22,6 +22,8 @@ import threadpoolctl
 import approxkmv as akmv
 from approxkmv import _threads, leaves
 
+SLOWNESS = float(os.environ.get("APPROXKMV_TEST_SLOWNESS", "1"))
+
 
 def points(n: int, d: int = 8) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
@@ -259,7 +261,8 @@ def test_ctrl_c(m: int, n: int, d: int, columns: int) -> None:
     finally:
         child.kill()
         child.communicate()
-    assert statistics.median(delays) < 0.2, delays
+    # A sanitizer's build is many times as slow: `python -m tests.sanitizers` says how many.
+    assert statistics.median(delays) < 0.2 * SLOWNESS, delays
 
 
 def test_other_python_threads_go_on() -> None:
