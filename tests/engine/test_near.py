@@ -13,6 +13,9 @@ from search_cases import BANDWIDTH, THRESHOLD, Groups, grouped
 
 from approxkmv.engine import near
 from approxkmv.engine.near import Search, cell_depth, diagonal
+from approxkmv.engine.order import norm_order
+from approxkmv.engine.pilot import run_pilot
+from approxkmv.exact import prepare
 from approxkmv.leaves import FoundPairs, NewPairs, Sketches, merge_pairs
 
 case = functools.cache(grouped)
@@ -411,6 +414,37 @@ def test_to_have_met_nothing_is_not_to_have_missed_nothing() -> None:
     assert missing.expected == pytest.approx(0.5 * pair)
     below = 3 / len(pilot.rows) * 4096 * pilot.least_threshold**2
     assert missing.at_most == pytest.approx(pair + below)
+
+
+@pytest.mark.parametrize("n_groups", [3, 40, 64])
+def test_equal_points_meet_in_a_tiling(n_groups: int) -> None:
+    """Sketches of equal points are equal: their distance, worked out from inner products, is 0 but
+    for rounding, and so is the radius. A tiling finds every pair that shares a cell: with few cuts
+    nearly all, and the neighbours the others."""
+    n = 2000
+    points = np.eye(64)[np.random.default_rng(0).integers(n_groups, size=n)]
+    kernel = prepare(points, points, 0.2828)
+    blocks, tiles = norm_order(kernel.geometry, 512, 512)
+    pilot = run_pilot(
+        kernel.geometry,
+        np.ones(n),
+        blocks,
+        tiles,
+        rows_per_block=3,
+        threshold=0.5,
+        most_near=None,
+        rng=np.random.default_rng(1),
+        n_threads=1,
+    )
+    equal = points @ points.T > 0.5
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        search = Search(kernel.geometry, 0.2828, pilot, blocks, tiles, rng, 1)
+        search.tilings(3, *search.everywhere)
+        search.neighbours()
+        got = np.zeros((n, n), np.bool_)
+        got[search.found.rows, search.found.cols] = True
+        np.testing.assert_array_equal(got, equal)
 
 
 def test_only_the_points_asked_for_are_searched() -> None:

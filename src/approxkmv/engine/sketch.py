@@ -76,8 +76,19 @@ def sketches(
         of_queries = project(
             geometry.queries, query_index, geometry.centre, basis, n_threads=n_threads
         )
-    radius = sketcher.radius_squared[query_blocks.block_of[query_index]].astype(np.float32)
-    return Sketches(of_queries, query_index, radius, of_keys, key_index)
+    radius = sketcher.radius_squared[query_blocks.block_of[query_index]] + _rounding(of_queries)
+    return Sketches(of_queries, query_index, radius.astype(np.float32), of_keys, key_index)
+
+
+def _rounding(sketches: Float32) -> Float64:
+    """Bound of the error of a squared distance between close sketches, from inner products.
+
+    Equal points are at a distance of 0 and often have a radius of 0: without this margin some of
+    them would never meet, in any tiling.
+    """
+    with np.errstate(over="ignore"):
+        squares = np.einsum("ij,ij->i", sketches, sketches).astype(np.float64)
+    return 2 * (sketches.shape[1] + 2) * float(np.finfo(np.float32).eps) * squares
 
 
 def _sketcher(
