@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 import approxkmv as akmv
+from approxkmv import _check
 from approxkmv.exact import gaussian_kernel
 
 # Chunks of keys are cut by the number of elements; at d=3 and one column one has 209,664 keys.
@@ -165,6 +166,20 @@ def unaligned(a: np.ndarray) -> np.ndarray:
 def on_disk(a: np.ndarray, path: Path) -> np.ndarray:
     np.save(path, a)
     return np.load(path, mmap_mode="r")
+
+
+def test_compiled_loops_get_aligned_numbers(dtype: Any) -> None:
+    """Reading others is undefined in C++, though this machine can."""
+    a = unaligned(points(5, 3, dtype))
+    for checked in (
+        _check.points(a, "keys"),
+        *_check.point_pair(a, None),
+        _check.vector(a, 5),
+        _check.vector(unaligned(points(5, 1, dtype)[:, 0]), 5),
+        _check.matrices(a, "query"),
+        _check.mask(a),
+    ):
+        assert checked.flags.aligned
 
 
 LAYOUTS = ["fortran", "strided", "negative", "swapped", "read-only", "unaligned", "memmap"]

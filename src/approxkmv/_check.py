@@ -220,7 +220,8 @@ def _real(value: Any, name: str) -> npt.NDArray[Any]:
     array = np.asarray(plain(value, name))
     if array.dtype.kind not in "iuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
-    return array
+    # The loops may not read numbers at odd addresses; a C-contiguous array may begin at one.
+    return array if array.flags.aligned else array.copy()
 
 
 def _computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
