@@ -159,6 +159,7 @@ def run_tests(tool: Tool, site: Path, logs: Path, left_out: dict[str, str], name
     start, (file, _, isa) = time.monotonic(), name.partition("@")
     log = logs / name.replace("/", "-")
     arguments = [str(ROOT / "tests" / file), "-q", "-p", "instrumented", "-p", "no:cacheprovider"]
+    arguments += ["--capture=sys"]  # the report of undefined behaviour goes to file 2, then it ends
     arguments += ["--hypothesis-profile=sanitizers", "-o", "timeout=1800"]
     if left_out:
         arguments += ["-k", "not (" + " or ".join(left_out) + ")"]
