@@ -246,4 +246,30 @@ def test_the_time_itself_is_missed_and_said(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.warns(akmv.AccuracyWarning, match="max_seconds=2 was too short"),
         pytest.warns(akmv.AccuracyWarning, match=r"took 1e\+09 s.*max_seconds=2"),
     ):
-        akmv.matvec(np.ones((50, 2)), None, np.ones(50), bandwidth=1.0, max_seconds=2.0)
+        akmv.matvec(np.ones((4000, 2)), None, np.ones(4000), bandwidth=1.0, max_seconds=2.0)
+
+
+@pytest.mark.parametrize("max_seconds", [1e-300, 1e-6, 1e9, 1e300])
+def test_small_products_and_heads_are_exact_whatever_the_limit(max_seconds: float) -> None:
+    """What takes a few milliseconds is computed: no draws would be faster, or as good."""
+    rng = np.random.default_rng(0)
+    points, x = rng.standard_normal((300, 5)), rng.standard_normal(300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y, info = akmv.matvec(
+            points, None, x, bandwidth=1.0, max_seconds=max_seconds, return_info=True
+        )
+        output = akmv.attention(points, points, points, max_seconds=max_seconds)
+    assert info.method == "exact"
+    np.testing.assert_array_equal(y, akmv.matvec(points, None, x, bandwidth=1.0, eps=0))
+    np.testing.assert_array_equal(output, akmv.attention(points, points, points, eps=0))
+
+
+def test_a_limit_of_ages_is_none() -> None:
+    """Numbers of seconds whose products overflow change no bit of a sampled product."""
+    data = clustered(32_768)
+    x = vector("ones", data)
+    args = data.queries, data.keys, x
+    want = akmv.matvec(*args, bandwidth=data.bandwidth, rng=0)
+    got = akmv.matvec(*args, bandwidth=data.bandwidth, rng=0, max_seconds=1e300)
+    np.testing.assert_array_equal(got, want)

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field, replace
 
 # What users are promised: at most this many times ``max_seconds``, and this many seconds.
 OVERRUN, MARGIN = 1.3, 0.1
+# A limit of thirty years is none; larger numbers of seconds would overflow when multiplied.
+_NO_LIMIT = 1e9
+# Work that takes a quarter of that margin at a cautious guess of multiply-adds a second (two cores
+# with AVX2 make 2e10 to 6e10) is done whatever the limit: nothing else would be faster.
+_AT_ONCE = 0.25 * MARGIN * 1e10
 
 
 class OutOfTime(Exception):  # noqa: N818 (as StopIteration: nothing went wrong)
@@ -30,7 +35,11 @@ class Deadline:
 
     def __bool__(self) -> bool:
         """Whether there is a limit at all."""
-        return self.max_seconds < math.inf
+        return self.max_seconds < _NO_LIMIT
+
+    def matters(self, work: float) -> bool:
+        """Whether this many multiply-adds may take too long."""
+        return bool(self) and work > _AT_ONCE
 
     def left(self) -> float:
         """Seconds left; negative when the time is over."""

@@ -449,7 +449,8 @@ def _sampled_product(
     units = usual_units(queries, keys, bandwidth)
     if units is None:
         return None, None, Outcome("the points are too many bandwidths apart")
-    if deadline and len(queries) * x.size:
+    work = len(queries) * (len(keys) * (keys.shape[1] + 24) + x.size)
+    if deadline.matters(work) and x.size:
         return _hurried_product(
             queries, keys, x, bandwidth, units, tolerance, delta, deadline, rng, n_threads, report
         )

@@ -88,7 +88,7 @@ def _rounding(sketches: Float32) -> Float64:
     """
     with np.errstate(over="ignore"):
         squares = np.einsum("ij,ij->i", sketches, sketches).astype(np.float64)
-    return 2 * (sketches.shape[1] + 2) * float(np.finfo(np.float32).eps) * squares
+    return np.asarray(2 * (sketches.shape[1] + 2) * float(np.finfo(np.float32).eps) * squares)
 
 
 def _sketcher(
