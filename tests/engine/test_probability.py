@@ -7,7 +7,7 @@ import pytest
 from engine_cases import Case, clustered, inclusion
 
 from approxkmv.engine.order import Blocks
-from approxkmv.engine.probability import Entries, Rates, at_least_a_few, smoothed, solve_rates
+from approxkmv.engine.probability import Entries, Rates, not_left_to_few, smoothed, solve_rates
 
 
 def even_vector(case: Case) -> np.ndarray:
@@ -119,8 +119,8 @@ def test_every_block_draws_a_few_keys(share: float) -> None:
     case = clustered()
     x = even_vector(case)
     moment, entries = true_moments(case), Entries(x, case.key_tiles)
-    rates, _ = solved(case, x, share)
-    got = at_least_a_few(rates, moment, entries, case.query_blocks, case.key_tiles)
+    rates, target = solved(case, x, share)
+    got = not_left_to_few(rates, moment, entries, case.query_blocks, case.key_tiles, target)
     least = 32 / np.abs(x).sum()
     np.testing.assert_array_equal(got.rate, np.maximum(rates.rate, least))
     assert (rates.rate < least).any()
@@ -129,6 +129,24 @@ def test_every_block_draws_a_few_keys(share: float) -> None:
     assert got.variance.sum() == pytest.approx(variance, rel=0.05)
     of_pair = np.minimum(1.0, expanded(case, got.rate) * np.abs(x))
     assert of_pair.sum(axis=1).min() > 24  # of 32, less where |x| is above the rate's reach
+
+
+@pytest.mark.parametrize("share", [0.03, 0.1, 0.3])
+def test_no_key_with_much_of_the_error_is_left_to_chance(share: float) -> None:
+    """A key whose terms in a block have a tenth of the variance aimed at is drawn for certain: its
+    error would be made when it is not drawn, and its variance seen when it is."""
+    case = clustered()
+    x = np.zeros(400)
+    x[::70] = 1.0
+    moment, entries = true_moments(case), Entries(x, case.key_tiles)
+    rates, target = solved(case, x, share)
+    got = not_left_to_few(rates, moment, entries, case.query_blocks, case.key_tiles, target)
+    of_block = (case.query_blocks.sizes[:, None] * moment)[:, case.key_tiles.block_of] * x**2
+    much = of_block >= 0.1 * target * (1 + 1e-9)
+    chance = got.rate[:, case.key_tiles.block_of] * np.abs(x)
+    before = rates.rate[:, case.key_tiles.block_of] * np.abs(x)
+    assert (chance[much] >= 1 - 1e-9).all()
+    assert (before[much] < 1).any()
 
 
 @pytest.mark.parametrize("share", [0.003, 0.1, 1.0, 30.0])

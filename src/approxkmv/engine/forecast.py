@@ -18,7 +18,7 @@ from approxkmv.engine.pilot import Pilot, row_squares
 from approxkmv.engine.probability import (
     Entries,
     Rates,
-    at_least_a_few,
+    not_left_to_few,
     smoothed,
     solve_rates,
 )
@@ -108,4 +108,4 @@ class Forecaster:
         moment = smoothed(second_moment)
         of_blocks = self.entries, self.query_blocks, self.key_tiles
         rates = solve_rates(moment, *of_blocks, target)
-        return at_least_a_few(rates, moment, *of_blocks)
+        return not_left_to_few(rates, moment, *of_blocks, target)

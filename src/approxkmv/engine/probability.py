@@ -27,6 +27,8 @@ _FLOOR_OF_BLOCK, _FLOOR_OF_ALL = 1e-3, 1e-4
 # Keys that every block draws at least, on average: the variance is estimated from what is drawn,
 # and an estimate from fewer is not believed. 32 of 65,536 keys are 0.05 % of the pairs.
 _FEWEST_DRAWN = 32.0
+# A key whose terms in one block have more than this share of the variance aimed at is always drawn.
+_NEVER_LEFT = 0.1
 _BIN = 0.05  # of the logarithm of a rate, when rates are solved for
 
 
@@ -69,6 +71,8 @@ class Entries:
         squares = np.bincount(key_tiles.block_of, size**2, len(key_tiles.sizes))
         self.rms = np.sqrt(squares / key_tiles.sizes)
         self.total = float(size.sum())
+        self.largest = np.zeros(len(key_tiles.sizes))
+        np.maximum.at(self.largest, key_tiles.block_of, size)
         rms = self.rms[key_tiles.block_of]
         # Tiles of zeros have no shape, and would make all others look as if most were zero.
         shape = size[rms > 0] / rms[rms > 0]
@@ -121,18 +125,28 @@ def solve_rates(
     return Rates(math.exp(min(high, 300.0)) * root, pairs, by_block)
 
 
-def at_least_a_few(
-    rates: Rates, second_moment: Float64, entries: Entries, query_blocks: Blocks, key_tiles: Blocks
+def not_left_to_few(
+    rates: Rates,
+    second_moment: Float64,
+    entries: Entries,
+    query_blocks: Blocks,
+    key_tiles: Blocks,
+    target: float,
 ) -> Rates:
-    """The same rates, raised where a block would draw fewer keys than tell its variance.
+    """The same rates, raised where the error would depend on a few draws.
 
-    Second moments come from a few rows. Where these show next to nothing the rates are next to
-    nothing, too, and what other rows have would be balanced by draws that never come.
+    A block that draws hardly any keys does not tell its variance: second moments come from a few
+    rows, and where these show next to nothing other rows may have something. And if a single key
+    has much of the error, its variance is seen when it is drawn and its error made when it is not.
     """
     least = _FEWEST_DRAWN / entries.total
-    if not (rates.rate < least).any():
+    squares = query_blocks.sizes[:, None] * second_moment
+    with np.errstate(divide="ignore"):
+        most = np.sqrt(_NEVER_LEFT * target / squares)  # |x| of a key with its share
+        floor = np.where(entries.largest > most, 1 / most, least)
+    if not (rates.rate < floor).any():
         return rates
-    rate = np.maximum(rates.rate, least)
+    rate = np.maximum(rates.rate, floor)
     with np.errstate(divide="ignore"):
         log_rate = np.clip(np.log(rate * entries.rms), -700.0, 300.0)
     n_pairs = np.outer(query_blocks.sizes, key_tiles.sizes).astype(np.float64)
