@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -28,6 +29,26 @@ def _runnable_isas() -> list[str]:
     """Every set this machine has, and AVX-512's geometry with AVX2's instructions ("wide")."""
     found = list(leaves.available_isas())
     return [*found, "wide"] if "avx2" in found else found
+
+
+@pytest.fixture(autouse=True)
+def _alone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Tests marked ``alone`` wait until no other worker runs a test, and let none begin.
+
+    Others share a lock that these have to themselves. Who wants it passes through a gate first, so
+    that a test that waits is not overtaken for ever.
+    """
+    alone = request.node.get_closest_marker("alone") is not None
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # each worker has a folder of its own in that of the run
+    with (folder / "gate").open("w") as gate, (folder / "room").open("w") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(params=_runnable_isas())

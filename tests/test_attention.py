@@ -423,6 +423,7 @@ def test_each_head_is_offered_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
             "eps": 0.2,
             "delta": 0.1,
             "n_threads": 2,
+            "check": None,
         }
     wanted = definition(q, k, v, 0.4, causal=True)
     close(output[0, 0], wanted[0, 0])

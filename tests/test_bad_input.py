@@ -268,6 +268,7 @@ def test_07_mistakes_are_named(change: dict[str, Any], kind: type[Exception], me
         akmv.matvec(**(good | change))
 
 
+@pytest.mark.alone
 def test_07_mistakes_are_found_at_once() -> None:
     """7. ... in <10 ms, nothing allocated: 256 MB of points and a mistake elsewhere."""
     big = np.zeros((1_000_000, 64), np.float32)

@@ -184,6 +184,7 @@ def test_time_makes_answers_better() -> None:
     assert errors[1] < 0.2 * errors[0]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("eps", [0.1, 0.0])
 def test_a_short_limit_is_not_missed_grossly(eps: float) -> None:
     """65,536 points, 0.05 s: it used to take 2.6 s. In seconds of the processor, for busy ones."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 import approxkmv as akmv
 
 PUBLIC = [
@@ -59,6 +61,7 @@ print(approxkmv.row_sums([[0.0]], bandwidth=1.0))
     assert run_python(script) == "[1.]\n"
 
 
+@pytest.mark.alone
 def test_import_time(run_python: Callable[..., str]) -> None:
     """At most 0.3 s beyond NumPy and SciPy: the fastest of five fresh interpreters."""
     script = """

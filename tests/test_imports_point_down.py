@@ -65,8 +65,8 @@ STAGES = [
     ["attention_rates", "attention_mean", "attention_hurried", "reduced"],
     ["sample"],
     ["forecast"],
-    ["near", "probability", "cells", "smooth"],
-    ["sketch"],
+    ["near", "probability", "cells"],
+    ["sketch", "smooth"],
     ["pilot"],
     ["order", "outcome", "attention_order", "pooling"],
 ]

@@ -76,6 +76,7 @@ def test_enough_time_changes_no_bit_of_attention(is_causal: bool) -> None:
     np.testing.assert_array_equal(plain, limited)
 
 
+@pytest.mark.alone
 def test_attention_in_a_short_time_is_not_missed_grossly() -> None:
     """Eight heads of 8,192 tokens take seconds; in seconds of the processor."""
     query, key, value = np.random.default_rng(5).standard_normal((3, 8, 8192, 64), np.float32)

@@ -33,6 +33,7 @@ def test_diagnose_says_what_it_has(symmetric: bool, n: int) -> None:
         assert high - low > 0
 
 
+@pytest.mark.alone
 def test_diagnose_in_a_short_time_is_not_missed_grossly() -> None:
     """Without the limit it takes ten seconds and more."""
     points = np.random.default_rng(6).standard_normal((65_536, 64)).astype(np.float32)

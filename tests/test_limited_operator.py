@@ -11,6 +11,7 @@ from limited_cases import clustered, vector
 import approxkmv as akmv
 
 
+@pytest.mark.alone
 def test_an_operator_that_is_not_ready_is_exact() -> None:
     """The limit ends its construction: products have no error then, and a warning says so."""
     data = clustered(48_000)

@@ -11,6 +11,7 @@ from limited_cases import clustered, vector
 import approxkmv as akmv
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("method", ["cg", "minres"])
 @pytest.mark.parametrize("columns", [1, 2])
 def test_solve_returns_its_best_iterate(method: str, columns: int) -> None:

@@ -225,6 +225,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("m", "n", "d", "columns"),
     [
@@ -265,6 +266,7 @@ def test_ctrl_c(m: int, n: int, d: int, columns: int) -> None:
     assert statistics.median(delays) < 0.2 * SLOWNESS, delays
 
 
+@pytest.mark.alone
 def test_other_python_threads_go_on() -> None:
     """The GIL is released: another thread ticks every millisecond or so during a long product."""
     ticks, stop = [0], threading.Event()
@@ -400,6 +402,7 @@ def test_product_of_more_than_2_to_the_31_elements(tmp_path: Path) -> None:
     assert y[0] == pytest.approx(np.exp(-2.0), rel=1e-5)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
 def test_workers_may_use_every_core_again(run_python: Callable[..., str]) -> None:
     """They are kept off the caller's core while they wake up, and no longer."""

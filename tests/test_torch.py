@@ -223,6 +223,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors()
     scaled_dot_product_attention(q, k, v, scale=0.3, eps=0.2, delta=0.01, rng=4, n_threads=1)
     draws = seen.pop("rng").integers(2**63)
+    assert seen.pop("check") is None  # no limit of time
     assert seen == {"scale": 0.3, "is_causal": False, "eps": 0.2, "delta": 0.01, "n_threads": 1}
     scaled_dot_product_attention(q, k, v, rng=4)
     assert seen["rng"].integers(2**63) == draws

@@ -81,6 +81,7 @@ def test_no_tolerance_asks_for_exact(no_smallest: None) -> None:
     assert 0.0 not in speed_ups
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_predicted_speed_ups_are_near_measured_ones() -> None:
     """Clusters of 32,768 points, in CPU time of all threads: within a factor of 2."""

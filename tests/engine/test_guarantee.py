@@ -305,6 +305,7 @@ def test_planted_pairs_over_seeds(share: float) -> None:
     assert violations <= binom.isf(1e-6, 100, 0.05)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["all points equal", "two tight clusters", "dense"])
 def test_dense_data_take_no_long_lists(name: str) -> None:
     """Near pairs are not listed by the million where nearly all pairs are near: that would take ten
@@ -489,6 +490,7 @@ assert np.isfinite(y).all()
 """
 
 
+@pytest.mark.alone
 def test_ctrl_c_during_a_sampled_product() -> None:
     """KeyboardInterrupt within 200 ms (median of five), at several stages of the product."""
     child = subprocess.Popen(

@@ -124,7 +124,7 @@ def test_other_weights_are_another_model(tmp_path):
 
 def test_no_long_text_says_so(tmp_path):
     choice = Choice("tiny", tiny_bert(tmp_path / "model"))
-    setup = setup_for(tmp_path / "out", bodies=["too short"])
+    setup = setup_for(tmp_path / "out", bodies=["word1 word2"])
     measure_heads(setup, [choice])
     with pytest.raises(ValueError, match="no text of test corpus has 50 tokens for tiny"):
         head_tables(setup, [choice])

@@ -102,6 +102,7 @@ def test_prefixes_of_short_input_are_none():
     assert prefix_constants_of_logs(np.zeros((2, 3, 3))).shape == (2, 0)
 
 
+@pytest.mark.alone
 def test_prefixes_of_512_are_quick():
     """O(n²): BERT's longest input in 0.1 s alone; 2 s of processor at most."""
     import time

@@ -322,6 +322,7 @@ def test_keys_below_the_row_mean():
     assert (collisions <= len(keys) * mean[:, 0]).all()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_large_clusters_in_time():
     """65,536 points of 64 dimensions, K >= 0.01, recall 0.95: under a minute on two threads.

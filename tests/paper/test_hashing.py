@@ -178,6 +178,7 @@ def test_labels_agree_exactly_when_codes_do():
     assert len(np.unique(h(points))) == len(np.unique(codes, axis=0)) > 10_000
 
 
+@pytest.mark.alone
 def test_hashing_is_fast():
     """65,536 points of 64 dimensions and 16 bits: 10 ms alone; 0.2 s of processor at most."""
     import time

@@ -167,7 +167,7 @@ def run_tests(tool: Tool, site: Path, logs: Path, left_out: dict[str, str], name
     if isa:
         env["APPROXKMV_ISA"] = isa
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
+        [sys.executable, "-m", "pytest", "-n", "0", *arguments],
         env=env,
         cwd=ROOT,
         stdout=subprocess.PIPE,
