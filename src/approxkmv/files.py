@@ -6,10 +6,10 @@ broken or hostile file costs one line of error and no memory.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import struct
@@ -34,6 +34,13 @@ _LARGEST_RATIO = 100
 _LONGEST_HEADER = 10_000  # bytes of a .npy header, NumPy's own limit; ours have 128
 _LONGEST_TABLE = 100_000_000  # bytes of a .safetensors header, the limit of its specification
 _MOST_AXES = 32  # NumPy 1 has no more
+# One entry of the table in a .npy header: a word, a text, a tuple or a list of tuples.
+_ENTRY = re.compile(
+    r"""\s*(?P<q>['"])(?P<key>\w+)(?P=q)\s*:\s*"""
+    r"""(?P<value>\w+|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])\s*(?:,\s*|$)"""
+)
+# Python 2 wrote long integers with an L.
+_SHAPE = re.compile(r"\((?:\s*-?\d{1,25}L?\s*,)*(?:\s*-?\d{1,25}L?)?\s*\)", re.ASCII)
 
 
 def read_array(source: PathLike, *, memory_map: bool = False) -> Array:
@@ -350,24 +357,51 @@ def _npy_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], Any, np.d
         # Version 3 exists for structured types with non-Latin names, which are refused anyway.
         if version not in {(1, 0), (2, 0)}:
             raise ValueError(f"format version {version[0]}.{version[1]}")
-        length_bytes, read = (
-            (2, np.lib.format.read_array_header_1_0)
-            if version == (1, 0)
-            else (4, np.lib.format.read_array_header_2_0)
-        )
-        length = file.read(length_bytes)
+        length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
         # NumPy would make room for what the length says before it looks at its own limit.
-        if int.from_bytes(length, "little") > _LONGEST_HEADER:
+        if length > _LONGEST_HEADER:
             raise ValueError("its header is too long")
-        rest = file.read(int.from_bytes(length, "little"))
-        shape, fortran, dtype = read(io.BytesIO(length + rest))
+        header = file.read(length)
+        if len(header) < length:
+            raise ValueError("it ends within its header")
+        shape, fortran, descr = _parsed(header.decode("latin-1"))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{where}: not a readable .npy file ({reason})") from error
-    if dtype.kind not in "fiub":
-        raise ValueError(f"{where}: expected real numbers, got the type {dtype}")
+    dtype = _number_type(descr, where)
     _check_shape(where, shape, dtype)
-    return tuple(shape), "F" if fortran else "C", dtype
+    return shape, "F" if fortran else "C", dtype
+
+
+def _parsed(header: str) -> tuple[tuple[int, ...], bool, str]:
+    """Shape, Fortran order and type as written. NumPy's reader raises and warns at random damage.
+
+    Only what describes numbers is understood: Python's parser has warnings of its own.
+    """
+    table = re.fullmatch(r"\s*\{(.*)\}\s*", header, re.DOTALL)
+    entries = list(_ENTRY.finditer(table[1])) if table else []
+    found = {entry["key"]: entry["value"] for entry in entries}
+    whole = table is not None and "".join(entry[0] for entry in entries) == table[1]
+    if not whole or len(entries) != 3 or found.keys() != {"descr", "fortran_order", "shape"}:
+        raise ValueError("its header does not give descr, fortran_order and shape")
+    shape, order, descr = found["shape"], found["fortran_order"], found["descr"]
+    if not _SHAPE.fullmatch(shape) or order not in {"True", "False"}:
+        raise ValueError(
+            f"its header gives the shape {shape!a:.80} and fortran_order {order!a:.80}"
+        )
+    lengths = tuple(int(number) for number in re.findall(r"-?\d+", shape))
+    return lengths, order == "True", descr.strip("'\"")
+
+
+def _number_type(descr: str, where: str) -> np.dtype[Any]:
+    """The type of real numbers that the header names."""
+    try:
+        if re.fullmatch(r"[<>=|]?[fiub]\d*|\?", descr):
+            return np.dtype(descr)
+    except TypeError:  # a size that NumPy does not have
+        pass
+    shown = "object" if descr == "|O" else ascii(descr)
+    raise ValueError(f"{where}: expected real numbers, got the type {shown:.80}")
 
 
 def _check_shape(where: str, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
