@@ -23,7 +23,8 @@ constexpr std::size_t kProjectedPiece = 64;
 //   sums[i, c] = sum_j exp(slope * s_ij - query_shift[i] - key_shift[j]) * x[j, c]
 //
 // with s_ij = <q_i, k_j>, or |q_i - k_j|^2 if `differences`. With `online` the largest exponent of
-// each row is found on the way and taken out: row_max[i] holds it, and sums are relative to it.
+// each row is found on the way and taken out: sums are relative to it, and row_max[i] holds it before
+// query_shift[i] is subtracted, unless that is infinite.
 template <class T> struct Tile {
   const T *queries;      // [strip][dim][row in strip], zero padded
   const T *query_shift;  // [kBlockRows]

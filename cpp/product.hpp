@@ -105,9 +105,15 @@ template <class T> class Runner {
     // Few queries and many keys: chunks side by side. Otherwise blocks of queries side by side.
     const bool by_chunks = n_blocks_ < 4 * std::size_t(n_threads_) && cut_.n_chunks > n_blocks_;
     by_chunks ? run_chunks() : run_blocks();
+    if (p_.online) subtract_query_shift();
   }
 
  private:
+  void subtract_query_shift() const {
+    for (std::size_t i = 0; i < p_.queries.n; ++i)
+      if (std::isfinite(p_.query_shift[i])) p_.row_max[i] = T(p_.row_max[i] - p_.query_shift[i]);
+  }
+
   void run_blocks() {
     Chunk<T> chunk(cut_, p_.keys.d, p_.n_columns, k_.group_keys);
     for (std::size_t c = 0; c < cut_.n_chunks; ++c) {

@@ -90,7 +90,8 @@ template <class T> static inline T decay(T old, T next) {
 }
 
 // Exponentials of one row, stored in place if `kStore`; their sum, and their product with one column.
-template <class T, bool kStore>
+// With `kOnline` the shift is what row_maximum found, and exponents are rounded as they are there.
+template <class T, bool kStore, bool kOnline = false>
 static inline void exponentials(T *scores, const T *key_shift, const T *x, int n, T slope, T shift,
                                 T ceiling, typename Simd<T>::V &total, typename Simd<T>::V &weighted) {
   using S = Simd<T>;
@@ -102,7 +103,8 @@ static inline void exponentials(T *scores, const T *key_shift, const T *x, int n
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const int at = j + v * S::kWidth;
-      const V t = slope * S::load(scores + at) - shift - S::load(key_shift + at);
+      const V t = kOnline ? slope * S::load(scores + at) - S::load(key_shift + at) - shift
+                          : slope * S::load(scores + at) - shift - S::load(key_shift + at);
       const V e = exp<T>(t, top);
       if (kStore) {
         S::store(scores + at, e);
@@ -352,7 +354,10 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
         T shift = t.query_shift[row];
         if (t.online) {
           const T old = t.row_max[row];
-          const T here = row_maximum(scores, key_shift, width, t.slope) - shift;
+          // The shift of a far query is so large that exponents would be lost in its rounding: it is
+          // subtracted from the maximum in the end. An infinite one leaves the row without keys.
+          const T outside = shift - shift == T(0) ? T(0) : shift;
+          const T here = row_maximum(scores, key_shift, width, t.slope) - outside;
           const T next = here > old || here != here ? here : old;
           const T factor = decay(old, next);
           if (factor != T(1)) {
@@ -364,7 +369,7 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           }
           t.row_max[row] = next;
           // A row without any key so far has next = -infinity; its exponentials are all 0.
-          shift += next - next == T(0) ? next : T(0);
+          shift = outside + (next - next == T(0) ? next : T(0));
         }
         if (t.live) {
           t.live[row] = live_exponentials(scores, key_shift, width, t.slope, shift, t.ceiling, t.floor,
@@ -392,12 +397,20 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           continue;
         }
         if (t.n_columns == 1) {
-          exponentials<T, false>(scores, key_shift, t.x + first, width, t.slope, shift,
-                                 t.ceiling, total, weighted);
+          if (t.online)
+            exponentials<T, false, true>(scores, key_shift, t.x + first, width, t.slope, shift,
+                                         t.ceiling, total, weighted);
+          else
+            exponentials<T, false, false>(scores, key_shift, t.x + first, width, t.slope, shift,
+                                          t.ceiling, total, weighted);
           accumulate(lanes, weighted);
         } else {
-          exponentials<T, true>(scores, key_shift, nullptr, width, t.slope, shift, t.ceiling,
-                                total, weighted);
+          if (t.online)
+            exponentials<T, true, true>(scores, key_shift, nullptr, width, t.slope, shift, t.ceiling,
+                                        total, weighted);
+          else
+            exponentials<T, true, false>(scores, key_shift, nullptr, width, t.slope, shift, t.ceiling,
+                                         total, weighted);
           if (!many)
             for (int c = 0; c < t.n_columns; ++c)
               accumulate(lanes + c * kWidth,

@@ -412,3 +412,52 @@ def test_the_paper_where_squared_distances_overflow() -> None:
     """In units of so small a bandwidth the algorithm cannot tell distances."""
     with pytest.raises(ValueError, match="bandwidth must not be so small next to the points"):
         akmv.matvec(POINTS, None, ONES, bandwidth=1e-300, method="paper", rng=0)
+
+
+def log_row_sums_by_definition(
+    queries: np.ndarray, keys: np.ndarray, bandwidth: float, weights: np.ndarray
+) -> np.ndarray:
+    """In long double, whose exponents are beyond those of a double."""
+    differences = queries[:, None].astype(np.longdouble) - keys.astype(np.longdouble)
+    with np.errstate(divide="ignore"):
+        exponents = -0.5 * ((differences / bandwidth) ** 2).sum(axis=-1) + np.log(weights)
+    largest = exponents.max(axis=1)
+    return largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+
+
+# Type of points, where queries are, what keys are multiples of, and the bandwidth.
+FAR = [
+    (np.float32, 1e6, 1.0, 0.57),
+    (np.float64, 1e6, 1.0, 0.57),
+    (np.float64, 1e10, 1.0, 0.57),
+    (np.float64, 1e10, 1e6, 0.57),
+    (np.float32, 1e18, 1.0, 0.57),
+    (np.float32, 1e18, 1e10, 0.57),
+    (np.float32, 1.0, 0.1, 1e-17),
+    (np.float32, 1.0, 0.1, 1e-30),
+    (np.float64, 1.0, 1e-3, 4e-154),
+    (np.float64, 1e160, 1.0, 1e100),
+    (np.float64, 1e300, 1e290, 1e200),
+]
+
+
+@pytest.mark.parametrize(("kind", "at", "step", "bandwidth"), FAR)
+@pytest.mark.parametrize("n_dims", [1, 4])
+def test_log_row_sums_of_far_queries(
+    kind: Any, at: float, step: float, bandwidth: float, n_dims: int
+) -> None:
+    """Logarithms are right as long as the type can hold them; log densities are doubles."""
+    rng = np.random.default_rng(0)
+    keys = (step * rng.integers(0, 3, (70, n_dims))).astype(kind)
+    queries = (at * rng.uniform(1, 2, (5, n_dims))).astype(kind)
+    weights = rng.integers(0, 4, 70).astype(kind)
+    expected = log_row_sums_by_definition(queries, keys, bandwidth, weights)
+    assert np.isfinite(expected.astype(np.float64)).all()
+    rtol = 8 * float(np.finfo(kind).eps)
+    found = akmv.log_row_sums(queries, keys, bandwidth=bandwidth, weights=weights)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(found, expected.astype(kind), rtol)
+    model = akmv.sklearn.KernelDensity(bandwidth=bandwidth).fit(keys, sample_weight=weights)
+    volume = np.log(weights.sum()) + n_dims * np.log(bandwidth * np.sqrt(2 * np.pi))
+    found = model.score_samples(queries)
+    np.testing.assert_allclose(found, (expected - volume).astype(np.float64), rtol)

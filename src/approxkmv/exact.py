@@ -83,9 +83,33 @@ class ExactKernel:
 
     def log_row_sums(self, log_weights: Float64 | None = None) -> Float64:
         """Log of sum_j w_j K_ij, finite wherever a double can hold it."""
-        none = np.empty((len(self.keys), 0), self.keys.dtype)
         shift = self.key_shift if log_weights is None else self.key_shift - log_weights
-        sums = self._tiles(none, shift, online=True, row_sums=True)
+        logs = self._log_row_sums(shift)
+        far = np.flatnonzero(np.isneginf(logs))
+        counted = slice(None) if log_weights is None else np.flatnonzero(log_weights > -np.inf)
+        keys = self.keys[counted]
+        if len(far) and len(keys):
+            # Their exponents may be beyond the type, or beyond what inner products can do.
+            shift = np.zeros(len(keys)) if log_weights is None else -log_weights[counted]
+            logs[far] = self._for_far_queries(far, keys)._log_row_sums(shift)
+        return logs
+
+    def _for_far_queries(self, rows: Index, keys: Array) -> ExactKernel:
+        """Some rows and keys in double precision, by differences, scaled so that squares fit."""
+        queries, keys = self.queries[rows].astype(np.float64), keys.astype(np.float64)
+        largest = max(_largest(queries), _largest(keys))
+        return replace(
+            self,
+            queries=queries,
+            keys=keys,
+            frame=self.frame.for_far_pairs(largest),
+            query_shift=np.zeros(len(queries)),
+            key_shift=np.zeros(len(keys)),
+        )
+
+    def _log_row_sums(self, key_shift: Float64) -> Float64:
+        none = np.empty((len(self.keys), 0), self.keys.dtype)
+        sums = self._tiles(none, key_shift, online=True, row_sums=True)
         assert sums.totals is not None
         assert sums.row_max is not None
         with np.errstate(divide="ignore"):

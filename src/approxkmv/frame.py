@@ -14,7 +14,7 @@ above the smallest number anyway.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,8 @@ _TOLERANCE = {np.dtype(np.float32): 2e-4, np.dtype(np.float64): 1e-9}
 # Coordinates are kept below 2^this where differences are taken: a difference is then finite, and
 # its square overflows to infinity only where the kernel value is 0.
 _LARGEST_EXPONENT = {np.dtype(np.float32): 126, np.dtype(np.float64): 1022}
+# Exponents are up to twice the squared differences of coordinates in the usual scale.
+_FAR_SCALE = 0.25
 # Bandwidths from two to minus this to two to this are taken as they are.
 _USUAL_EXPONENT = 24
 
@@ -43,6 +45,7 @@ class Frame:
     slope: float
     differences: bool
     radius: float  # largest distance of a key from the centre, in bandwidths
+    bandwidth: float
 
     def shift(self, points: Array, *, n_threads: int | None = None) -> Float64:
         """What is subtracted from the exponent for each point."""
@@ -58,6 +61,22 @@ class Frame:
         # of the products, where its coordinates could overflow.
         half[half > float(np.finfo(points.dtype).max) / 4] = np.inf
         return half
+
+    def for_far_pairs(self, largest: float) -> Frame:
+        """Differences in double precision whose squares overflow only where exponents do.
+
+        ``largest`` as in :func:`make_frame`. Small distances may become 0.
+        """
+        double = np.dtype(np.float64)
+        factor, slope = of_differences(self.bandwidth, largest, double)
+        slope = max(slope / _FAR_SCALE**2, -float(np.finfo(double).max))
+        return replace(
+            self,
+            centre=np.zeros_like(self.centre),
+            factor=factor * _FAR_SCALE,
+            slope=slope,
+            differences=True,
+        )
 
 
 def make_frame(
@@ -79,10 +98,12 @@ def make_frame(
     radius = math.sqrt(norms.max(initial=0.0)) / factor / bandwidth
     most = math.sqrt(_TOLERANCE[keys.dtype] / float(np.finfo(keys.dtype).eps))
     if radius <= most and not differences:
-        return Frame(centre, factor, _slope(bandwidth * factor, keys.dtype), False, radius)
+        return Frame(
+            centre, factor, _slope(bandwidth * factor, keys.dtype), False, radius, bandwidth
+        )
     # Raw coordinates: a centre would round them, differences do not need one.
     factor, slope = of_differences(bandwidth, largest, keys.dtype)
-    return Frame(np.zeros_like(centre), factor, slope, True, radius)
+    return Frame(np.zeros_like(centre), factor, slope, True, radius, bandwidth)
 
 
 def of_differences(

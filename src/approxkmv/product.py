@@ -265,7 +265,8 @@ def log_row_sums(
             _check.finite(w, "weights")
         with np.errstate(divide="ignore"):
             log_weights = np.log(w.astype(np.float64))
-    return kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
+    with np.errstate(over="ignore"):  # below the smallest number of float32: minus infinity
+        return kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
 
 
 def exact_plan(kernel: ExactKernel, reason: str) -> Plan:

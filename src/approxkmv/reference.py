@@ -90,11 +90,14 @@ def tile_product(
     q = _moved(queries, query_centre, factor)
     k = _moved(keys, key_centre, factor)
     scores = _scores(q, k, differences)
-    exponents = slope * scores - query_shift[:, None] - key_shift
+    exponents = slope * scores - key_shift
     row_max = None
     if online:
-        row_max = exponents.max(axis=1, initial=-np.inf)
-        exponents = exponents - np.where(np.isfinite(row_max), row_max, 0.0)[:, None]
+        # The largest exponent first: beside the shift of a far query the others would be lost.
+        largest = exponents.max(axis=1, initial=-np.inf)
+        row_max = largest - query_shift
+        query_shift = np.where(np.isfinite(row_max), largest, query_shift)
+    exponents = exponents - query_shift[:, None]
     exponentials = np.exp(np.minimum(exponents, ceiling))
     totals = exponentials.sum(axis=1) if row_sums or online else None
     columns = x.astype(np.float64)
