@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -247,3 +248,36 @@ def test_two_sets_of_points_are_refused() -> None:
     points, b, _ = problem()
     with pytest.raises(ValueError, match="K must be symmetric"):
         akmv.solve(akmv.GaussianKernel(points, points + 1, bandwidth=1.0), b, noise=0.1)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e300])
+@pytest.mark.parametrize("noise", [1e-310, 1e-200, 1e-30, 1e-27, 1e30, 1e40, 1e200, 1e308])
+@pytest.mark.parametrize("preconditioner", ["nystroem", None])
+@pytest.mark.parametrize("method", ["cg", "minres"])
+def test_extreme_noise_and_right_sides(
+    method: str, preconditioner: str | None, noise: float, size: float
+) -> None:
+    """An answer of the residual reported, or a ValueError where x itself would overflow."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((12, 3))
+    b = rng.choice([-1.0, 1.0], (24, 2))
+    for given in (points.repeat(2, axis=0), points.repeat(2, axis=0).astype(np.float32)):
+        K = akmv.GaussianKernel(given, bandwidth=1.0)
+        options = {"method": method, "preconditioner": preconditioner, "rng": 0}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", akmv.AccuracyWarning)
+            try:
+                x, info = akmv.solve(K, size * b, noise=noise, return_info=True, **options)
+            except ValueError as error:
+                assert size / noise > 1e290 and "b must be" in str(error)  # noqa: PT018, PT017
+                continue
+        assert np.isfinite(x).all()
+        assert info.converged or noise < 1e-6
+        if size / noise < 1e-290:  # digits of x are lost below the range of a double
+            continue
+        scale = max(noise, 1.0)
+        scaled = x / size * scale
+        left = b - (gaussian_kernel(given, given, 1.0) / scale @ scaled + noise / scale * scaled)
+        residual = np.linalg.norm(left, axis=0) / np.linalg.norm(b, axis=0)
+        assert residual.max() <= info.residual + 1e-6

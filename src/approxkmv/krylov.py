@@ -94,9 +94,12 @@ def _minres(
     norms = np.linalg.norm(b, axis=0)
     left = b.copy()
     active = np.flatnonzero(norms > goal)
+    z = precondition(left[:, active])
+    square = _dots(z, left[:, active])
+    # A preconditioner with errors can be indefinite: such a column has reached its noise floor.
+    active, z, gamma = active[square > 0], z[:, square > 0], np.sqrt(square[square > 0])
     v, v_before = left[:, active], np.zeros_like(left[:, active])
-    z = precondition(v)
-    gamma, gamma_before = np.sqrt(_dots(z, v)), np.ones(len(active))
+    gamma_before = np.ones(len(active))
     eta = gamma
     w, w_before, image, image_before = (np.zeros_like(v) for _ in range(4))
     (c, c_before), (s, s_before) = np.ones((2, len(active))), np.zeros((2, len(active)))

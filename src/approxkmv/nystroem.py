@@ -18,6 +18,7 @@ from approxkmv.leaves import Array, Float64, Index
 _BLOCK = 64
 # Once this share of the trace is left, further columns only follow rounding errors.
 _NOTHING_LEFT = 1e-7
+_LEAST_NOISE = 2.0**-300
 
 
 def pivoted_cholesky(
@@ -65,16 +66,32 @@ class Preconditioner:
     def __init__(self, factor: Array, noise: Float64) -> None:
         self.rank = factor.shape[1]
         self._factor = factor
-        self._noise = noise[:, None]
-        weighted = factor / self._noise.astype(factor.dtype)
-        core = (factor.T @ weighted).astype(np.float64)
+        # Any positive diagonal preconditions; next to nothing would overflow when divided by.
+        self._noise = np.maximum(noise, _LEAST_NOISE)[:, None]
+        try:
+            self._core = self._decomposed()
+        except LinAlgError:
+            # Next to so little noise the core is singular to rounding.
+            trace = float(np.square(factor, dtype=np.float64).sum())
+            self._noise = np.maximum(self._noise, 10 * np.finfo(factor.dtype).eps * trace)
+            self._core = self._decomposed()
+
+    def _decomposed(self) -> tuple[Float64, bool]:
+        """Factors of ``I + F^T diag(noise)^-1 F``."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            weighted = self._factor / self._noise.astype(self._factor.dtype)
+            core = (self._factor.T @ weighted).astype(np.float64)
         core[np.diag_indices(len(core))] += 1.0
-        self._core = cho_factor(core)
+        if not np.isfinite(core).all():
+            raise LinAlgError("noise is below the range of the factor's type")
+        factors, lower = cho_factor(core)
+        return np.asarray(factors), bool(lower)
 
     def __call__(self, v: Float64) -> Float64:
         """Apply to the columns of v."""
         scaled = v / self._noise
         if self.rank == 0:  # SciPy 1.11 solves no empty system
             return scaled
-        inner = cho_solve(self._core, (self._factor.T @ scaled.astype(self._factor.dtype)))
+        projected = self._factor.T @ scaled.astype(self._factor.dtype)
+        inner = cho_solve(self._core, projected, check_finite=False)  # the caller looks at x
         return np.asarray(scaled - (self._factor @ inner.astype(self._factor.dtype)) / self._noise)

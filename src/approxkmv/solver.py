@@ -50,6 +50,8 @@ _INNER = 0.5
 # of it, and the rows from which it is estimated.
 _FOR_COLUMNS, _FOR_RESIDUAL, _FOR_ROWS = 0.12, 0.2, 0.05
 _FEWEST_ROWS, _MOST_ROWS = 32, 512
+# A noise above two to this is divided out of the system.
+_USUAL_EXPONENT = 64
 # Seconds for each point that a block of columns takes: picking is not begun with less.
 _PER_POINT = 1e-6
 
@@ -250,12 +252,19 @@ def solve(
     generator = _check.generator(rng)
 
     start = time.perf_counter()
-    columns = right[:, None] if right.ndim == 1 else right
+    scaled, exponents = scaled_columns(right, right.dtype)
+    columns = scaled.astype(np.float64, copy=False)
+    scale = _scale(diagonal)
     wanted = rank if kind == "nystroem" else 0
-    precondition = _preconditioner(K, diagonal, wanted, generator, deadline.part(_FOR_COLUMNS))
+    precondition = _preconditioner(
+        K, diagonal, scale, wanted, generator, deadline.part(_FOR_COLUMNS)
+    )
     prepared = time.perf_counter()
-    run = _Run(K, diagonal, precondition, method, callback, deadline)
-    x, residual, reason, n_rows = _refined(run, columns, tol, max_iter, generator)
+    run = _Run(K, diagonal, scale, precondition, method, callback, deadline)
+    # Of a singular K with next to no noise iterates may overflow. Such a one is not taken.
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        x, residual, reason, n_rows = _refined(run, columns, tol, max_iter, generator)
+    x = _unscaled(x, exponents - scale)
     done = time.perf_counter()
     converged = residual <= tol and n_rows is None
     if not converged:
@@ -310,7 +319,7 @@ def _refined(
         trial = x + run.solve(left, inner, max_iter - len(run.history), residual)
         try:
             product = product or _independent(run.K, run.deadline.keeping(run.kept_for_rows))
-            left_now = b - (product(trial) + run.noise * trial)
+            left_now = b - (run.scaled(product(trial)) + run.noise * trial)
         except OutOfTime:
             estimate, n_rows = _estimated(run, trial, b, norms, rng)
             if estimate < residual:
@@ -320,7 +329,7 @@ def _refined(
         before, now = residual, float((np.linalg.norm(left_now, axis=0) / norms).max())
         if now < before:
             x, left, residual = trial, left_now, now
-        if residual > tol and now > _PROGRESS * before and len(run.history) < max_iter:
+        if residual > tol and not now <= _PROGRESS * before and len(run.history) < max_iter:
             if run.deadline.keeping(run.kept).left() <= 0:
                 return x, residual, out_of_time, None
             return x, residual, "stopped at the noise floor of the operator", None
@@ -346,7 +355,7 @@ def _estimated(
         rows = order[n_rows : n_rows + wanted]
         start = run.deadline.now()
         y = np.ldexp(kernel.at_queries(rows).product(columns).out.astype(np.float64), exponents)
-        squares += np.square(b[rows] - y - run.noise[rows] * x[rows]).sum(axis=0)
+        squares += np.square(b[rows] - run.scaled(y) - run.noise[rows] * x[rows]).sum(axis=0)
         n_rows += len(rows)
         each = max(run.deadline.now() - start, 1e-9) / max(len(rows), 1)
         wanted = min(len(order) - n_rows, int(max(run.deadline.left(), 0.0) / each / 2))
@@ -356,18 +365,23 @@ def _estimated(
 
 
 class _Run:
-    """The iterations: operator, noise, preconditioner, method, and how it went."""
+    """The iterations: operator, noise, preconditioner, method, and how it went.
+
+    The matrix is ``(K + diag(noise)) / 2^scale``.
+    """
 
     def __init__(
         self,
         K: LinearOperator,
         noise: Float64,
+        scale: int,
         precondition: Preconditioner,
         method: str,
         callback: Step | None,
         deadline: Deadline,
     ) -> None:
-        self.K, self.noise, self.precondition = K, noise[:, None], precondition
+        self.K, self.noise, self.scale = K, np.ldexp(noise, -scale)[:, None], scale
+        self.precondition = precondition
         self.deadline = deadline
         # A limit of time is kept by breaking off: some of it is left for the residual.
         seconds = deadline.max_seconds if deadline else 0.0
@@ -396,13 +410,38 @@ class _Run:
         return self.iterate(self._product, self.precondition, b, tol * lengths, max_iter, step)
 
     def _product(self, v: Float64) -> Float64:
-        return np.asarray(self.operator @ v, dtype=np.float64) + self.noise * v
+        return self.scaled(np.asarray(self.operator @ v, dtype=np.float64)) + self.noise * v
+
+    def scaled(self, y: Array) -> Array:
+        """Products with K as the system has them."""
+        return np.ldexp(y, -self.scale) if self.scale else y
+
+
+def _scale(noise: Float64) -> int:
+    """The exponent of what the whole system is divided by, so that no huge noise overflows."""
+    exponent = math.frexp(float(noise.max(initial=0.0)))[1]
+    return exponent + exponent % 2 if exponent > _USUAL_EXPONENT else 0
+
+
+def _unscaled(x: Float64, exponents: npt.NDArray[np.intc]) -> Float64:
+    """The solution of the system given, from that of the scaled one."""
+    with np.errstate(over="ignore"):
+        answer = np.ldexp(x, exponents)
+    if not np.isfinite(answer).all():
+        raise ValueError("b must be so small next to noise that x is finite, but x overflows.")
+    return np.asarray(answer)
 
 
 def _preconditioner(
-    K: LinearOperator, noise: Float64, rank: int, rng: np.random.Generator, deadline: Deadline
+    K: LinearOperator,
+    noise: Float64,
+    scale: int,
+    rank: int,
+    rng: np.random.Generator,
+    deadline: Deadline,
 ) -> Preconditioner:
     n = K.shape[0]
+    noise = np.ldexp(noise, -scale)
     if rank == 0:
         return Preconditioner(np.zeros((n, 0)), noise)
     if isinstance(K, GaussianKernel):
@@ -425,7 +464,7 @@ def _preconditioner(
     factor = pivoted_cholesky(
         columns, diagonal, rank, rng, lambda: deadline.left() <= _PER_POINT * n
     )
-    return Preconditioner(factor, noise)
+    return Preconditioner(np.ldexp(factor, -scale // 2), noise)
 
 
 def _independent(K: LinearOperator, deadline: Deadline) -> Callable[[Float64], Array]:
