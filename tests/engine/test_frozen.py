@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -255,3 +256,21 @@ def test_balanced_rates() -> None:
     assert variance.sum(axis=0).max() <= 0.05 * (1 + 1e-6)
     assert variance.sum(axis=1).max() <= 0.05 * (1 + 1e-6)
     assert max(variance.sum(axis=0).max(), variance.sum(axis=1).max()) > 0.04
+
+
+@pytest.mark.parametrize("n_started", [0, 1])
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, n_started: int) -> None:
+    """The calling thread then does it alone, with the same bits."""
+    x = vectors(N)["gauss"]
+    expected = operator(n_threads=4) @ x
+    start, started = threading.Thread.start, []
+
+    def fails(thread: threading.Thread) -> None:
+        if len(started) == n_started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    np.testing.assert_array_equal(operator(n_threads=4) @ x, expected)
+    assert len(started) == n_started

@@ -20,7 +20,9 @@ does not help.
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -385,17 +387,33 @@ def draw_pairs(
 
     drawn = Drawn(query_blocks, key_tiles, pi, n_queries, n_keys)
     lengths, cols, values = [np.zeros(1, np.int64)], list[Index32](), list[Array]()
-    with ThreadPoolExecutor(kernel.n_threads or default_threads()) as pool:
-        # A generator for each block: the draws do not depend on who makes them first.
-        for n_drawn, col, value, of_key in pool.map(of_block, range(len(pi)), rng.spawn(len(pi))):
-            lengths.append(n_drawn)
-            cols.append(col)
-            values.append(value)
-            drawn.of_key += of_key
+    # A generator for each block: the draws do not depend on who makes them first.
+    rngs = rng.spawn(len(pi))
+    for n_drawn, col, value, of_key in _mapped(of_block, rngs, kernel.n_threads):
+        lengths.append(n_drawn)
+        cols.append(col)
+        values.append(value)
+        drawn.of_key += of_key
     drawn.values = _sparse(
         np.concatenate(values), np.concatenate(cols), np.cumsum(np.concatenate(lengths)), n_keys
     )
     return drawn
+
+
+def _mapped(
+    of_block: Callable[[int, np.random.Generator], tuple[Any, ...]],
+    rngs: Sequence[np.random.Generator],
+    n_threads: int | None,
+) -> Iterator[tuple[Any, ...]]:
+    """Results of all blocks in order; by the calling thread alone where no other can be started."""
+    with ThreadPoolExecutor(n_threads or default_threads()) as pool:
+        try:
+            # Copies: some blocks may be done already when a thread cannot be started.
+            results = pool.map(of_block, range(len(rngs)), copy.deepcopy(rngs))
+        except RuntimeError:
+            pool.shutdown(cancel_futures=True)
+            results = map(of_block, range(len(rngs)), rngs)
+        yield from results
 
 
 def bernoulli(
