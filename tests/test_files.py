@@ -583,3 +583,13 @@ def test_headers_of_other_writers(tmp_path: Path, header: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_array_equal(read_array(tmp_path / "a.npy"), numbers)
+
+
+def test_masked_entries_are_not_written(tmp_path: Path) -> None:
+    """A mask cannot be stored; where nothing is masked the numbers are."""
+    path = tmp_path / "a.npy"
+    with pytest.raises(ValueError, match=r"array must have no masked entries, but array\[1\]"):
+        write_array(path, np.ma.masked_array([1.0, 2.0], [False, True]))
+    assert list(tmp_path.iterdir()) == []
+    write_array(path, np.ma.masked_array([1.0, 2.0], [False, False]))
+    np.testing.assert_array_equal(read_array(path), [1.0, 2.0])

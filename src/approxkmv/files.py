@@ -24,6 +24,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv._check import plain
+
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 
@@ -102,17 +104,19 @@ def write_array(path: PathLike, array: Array) -> None:
     path : str or path
         Where to write; the name must end in ``.npy``.
     array : ndarray
-        Numbers of any shape; an array of Python objects is refused.
+        Numbers of any shape; an array of Python objects, or with masked entries, is refused.
 
     Examples
     --------
     See :func:`read_array`.
     """
+    target = checked_output(path)
+    content = np.asarray(plain(array, "array"))
 
     def write(file: IO[bytes]) -> None:
-        np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+        np.lib.format.write_array(file, content, allow_pickle=False)
 
-    _replace(checked_output(path), write)
+    _replace(target, write)
 
 
 def write_text(path: PathLike, text: str, suffix: str) -> None:
