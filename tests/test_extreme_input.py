@@ -461,3 +461,12 @@ def test_log_row_sums_of_far_queries(
     volume = np.log(weights.sum()) + n_dims * np.log(bandwidth * np.sqrt(2 * np.pi))
     found = model.score_samples(queries)
     np.testing.assert_allclose(found, (expected - volume).astype(np.float64), rtol)
+
+
+@pytest.mark.filterwarnings("error")
+def test_tensors_and_read_only_arrays_together() -> None:
+    """Only the type of the array is asked for: no warning that it cannot be written to."""
+    fixed = SMALL[0].copy()
+    fixed.setflags(write=False)
+    found = akmv.attention(torch.from_numpy(SMALL[0].copy()), fixed, fixed)
+    np.testing.assert_array_equal(found.numpy(), akmv.attention(SMALL[0], fixed, fixed))

@@ -44,6 +44,6 @@ def as_tensor(
     dtype = None
     for value, plain in zip(inputs, computed, strict=True):
         own = is_tensor(value) and value.dtype.is_floating_point
-        kind = value.dtype if own else torch.from_numpy(plain[:0]).dtype
+        kind = value.dtype if own else torch.from_numpy(np.empty(0, plain.dtype)).dtype
         dtype = kind if dtype is None else torch.promote_types(dtype, kind)
     return torch.from_numpy(array).to(dtype)
