@@ -470,3 +470,11 @@ def test_tensors_and_read_only_arrays_together() -> None:
     fixed.setflags(write=False)
     found = akmv.attention(torch.from_numpy(SMALL[0].copy()), fixed, fixed)
     np.testing.assert_array_equal(found.numpy(), akmv.attention(SMALL[0], fixed, fixed))
+
+
+def test_any_error_in_no_time() -> None:
+    """The square of the error allowed does not overflow."""
+    points = np.random.default_rng(0).standard_normal((4096, 16))
+    options = {"eps": 1e300, "max_seconds": 1e-22, "rng": 0}
+    y = akmv.matvec(points, None, np.ones(4096), bandwidth=1.0, **options)
+    assert np.isfinite(y).all()

@@ -34,6 +34,7 @@ from approxkmv.rounding import (
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _ROWS_AT_ONCE = 1 << 22
+_LARGEST_ERROR = 1e150  # whose square is finite; more is nothing to ask for
 
 
 @overload
@@ -578,7 +579,7 @@ def _hurried_product(
         columns,
         checks,
         outcome,
-        allowed=(eps * x_norm) ** 2,
+        allowed=min(eps * x_norm, _LARGEST_ERROR) ** 2,
         delta=delta,
         limit=limit,
         rng=own,
