@@ -478,3 +478,14 @@ def test_any_error_in_no_time() -> None:
     options = {"eps": 1e300, "max_seconds": 1e-22, "rng": 0}
     y = akmv.matvec(points, None, np.ones(4096), bandwidth=1.0, **options)
     assert np.isfinite(y).all()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("options", [{}, {"return_info": True}])
+def test_entries_that_are_not_finite_are_no_news(options: dict[str, Any]) -> None:
+    """Without the check they go through without a warning of NumPy, and to every row."""
+    x = np.ones((40, 2))
+    x[3:6] = [[np.inf, 1.0], [1.0, -np.inf], [1.0, np.nan]]
+    found = akmv.matvec(POINTS, None, x, bandwidth=1.0, rng=0, check_finite=False, **options)
+    y = found[0] if options.get("return_info") else found
+    assert not np.isfinite(y).any()

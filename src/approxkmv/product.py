@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Literal, NamedTuple, overload
 
@@ -182,9 +183,19 @@ def matvec(
         _check.finite(vector, "x")
     outcome = None
     if method in ("auto", "sampled"):
-        y, info, outcome = _sampled_product(
-            q, k, vector, bandwidth, tolerance, delta, deadline, generator, n_threads, return_info
-        )
+        with _quiet(check_finite):
+            y, info, outcome = _sampled_product(
+                q,
+                k,
+                vector,
+                bandwidth,
+                tolerance,
+                delta,
+                deadline,
+                generator,
+                n_threads,
+                return_info,
+            )
         exact = info is not None and info.method == "exact"
         if y is not None and info is not None:
             _warn_of_limit(deadline, info, outcome)
@@ -201,9 +212,10 @@ def matvec(
     if method == "paper" and eps > 0:
         y, info = _paper_product(q, k, vector, bandwidth, eps, delta, generator, n_threads)
     else:
-        y, info = _exact_product(
-            q, k, vector, bandwidth, eps, generator, n_threads, outcome, report=return_info
-        )
+        with _quiet(check_finite):
+            y, info = _exact_product(
+                q, k, vector, bandwidth, eps, generator, n_threads, outcome, report=return_info
+            )
     return (y, info) if return_info else y
 
 
@@ -314,6 +326,11 @@ def unscaled(y: Array, exponents: npt.NDArray[np.intc], like: Array) -> Array:
     with np.errstate(over="ignore"):
         out = np.ldexp(y.astype(np.result_type(y, like), copy=False), exponents)
     return np.asarray(out[:, 0] if like.ndim == 1 else out)
+
+
+def _quiet(check_finite: bool) -> AbstractContextManager[object]:
+    """Where entries may be infinite or NaN, arithmetic with them is no news."""
+    return nullcontext() if check_finite else np.errstate(invalid="ignore")
 
 
 def _prepared(
