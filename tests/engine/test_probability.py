@@ -112,7 +112,8 @@ def test_zero_entries_are_never_drawn() -> None:
     assert rates.pairs <= 300 * 300
 
 
-@pytest.mark.parametrize("share", [1.0, 1e3, 1e30])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("share", [1.0, 1e3, 1e30, 1e300])
 def test_every_block_draws_a_few_keys(share: float) -> None:
     """However large the error allowed: 32 keys by their |x|, with what that costs and gives; and
     rates that are larger stay as they are."""

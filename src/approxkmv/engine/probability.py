@@ -141,7 +141,7 @@ def not_left_to_few(
     """
     least = _FEWEST_DRAWN / entries.total
     squares = query_blocks.sizes[:, None] * second_moment
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         most = np.sqrt(_NEVER_LEFT * target / squares)  # |x| of a key with its share
         floor = np.where(entries.largest > most, 1 / most, least)
     if not (rates.rate < floor).any():
