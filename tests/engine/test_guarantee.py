@@ -144,7 +144,9 @@ KINDS = ("ones", "gauss", "t2", "one-hot", "few", "singular")
 def test_error_is_below_eps(name: str, kind: str) -> None:
     """True error <= eps |x| in every run with these seeds; at eps 0.3 sampling is used, but for a
     vector of one entry, which is larger than the error allowed."""
-    data = clustered(4096) if name == "clusters" else words(8192, 0)
+    data = {"clusters": clustered, "words": words, "pictures": pictures}[name](
+        8192 if name == "words" else 4096, 0
+    )
     x = vector(kind, data)
     runs = [run(data, x, eps) for eps in (0.3, 0.1, 0.03)]
     assert [r.error <= eps for r, eps in zip(runs, (0.3, 0.1, 0.03), strict=True)] == [True] * 3
