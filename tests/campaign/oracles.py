@@ -88,10 +88,9 @@ def attention(
 ) -> tuple[Array, Array]:
     """Softmax attention with ``seen`` added to the scores, and the error of each row."""
     with np.errstate(all="ignore"):
-        # Shared out, so that neither a large nor a zero scale meets an overflow of its own.
-        root = math.sqrt(abs(scale))
-        q, k = np.sign(scale) * root * q, root * np.swapaxes(k, -1, -2)
-        scores, size = q @ k, np.abs(q) @ np.abs(k)
+        # With exponents to spare, so that neither factor meets an overflow of its own.
+        q, k = q.astype(np.longdouble) * scale, np.swapaxes(k, -1, -2).astype(np.longdouble)
+        scores, size = (q @ k).astype(np.float64), np.abs(q) @ np.abs(k)
         size = float(size.max(initial=0.0))
         if seen is not None:
             scores = scores + seen
