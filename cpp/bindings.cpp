@@ -84,9 +84,15 @@ using Check = std::optional<nb::callable>;
 /// Runs `loop` without the GIL; a Ctrl-C inside it, or what `check` raises, is raised here.
 template <class Loop> void run(Loop loop, const Check &check = std::nullopt) {
   PyObject *called = check ? check->ptr() : nullptr;
+  auto last = std::chrono::steady_clock::now();
   try {
     nb::gil_scoped_release released;
-    loop(Poll([called] { return interrupted(called); }));
+    loop(Poll([called, &last] {
+      const auto now = std::chrono::steady_clock::now();
+      if (now - last < kPollInterval) return false;
+      last = now;
+      return interrupted(called);
+    }));
   } catch (const Interrupted &) {
     throw nb::python_error();
   }

@@ -23,7 +23,6 @@ namespace akmv {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPollInterval = std::chrono::milliseconds(20);
 // A call is a chain of jobs. To be woken for the next takes a worker 40 microseconds, so it looks for
 // one for a while before it sleeps; the caller does so for the end of a job.
 constexpr auto kLookFor = std::chrono::microseconds(100);
@@ -156,7 +155,6 @@ class Pool {
   }
 
   void work(Job &job, int slot, const Poll *poll) {
-    auto last = Clock::now();
     while (!job.stop.load(std::memory_order_relaxed)) {
       const std::size_t task = job.next.fetch_add(1);
       if (task >= job.n_tasks) return;
@@ -166,10 +164,7 @@ class Pool {
         fail(job, std::current_exception());
         return;
       }
-      if (poll && Clock::now() - last > kPollInterval) {
-        if ((*poll)()) job.stop.store(true);
-        last = Clock::now();
-      }
+      if (poll && (*poll)()) job.stop.store(true);
     }
   }
 

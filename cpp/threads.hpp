@@ -1,17 +1,22 @@
-// A small pool of threads that survives fork and never outlives its welcome.
+// A small pool of threads that survives fork.
 //
 // Workers are created when first asked for and sleep between jobs. The calling thread always works
 // too, so a job finishes even if no worker could be created or all are busy with other callers.
 // After a fork the child starts with an empty pool (the parent's workers do not exist there).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 
 namespace akmv {
 
-/// Called now and then from the calling thread; true means: stop as soon as possible.
+/// Called from the calling thread after each of its tasks; true means: stop as soon as possible. How
+/// often it really looks is its own affair: a product may be thousands of short loops, none of which
+/// lasts as long as the time between two looks.
 using Poll = std::function<bool()>;
+
+constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
 /// What a loop that was asked to stop ends with. Thrown, so that no caller can overlook it.
 struct Interrupted {};

@@ -276,7 +276,7 @@ def test_other_python_threads_go_on() -> None:
             time.sleep(0.001)
             ticks[0] += 1
 
-    p = points(8000, 64)
+    p = points(16_000, 64)
     thread = threading.Thread(target=tick)
     thread.start()
     before, start = ticks[0], time.perf_counter()
