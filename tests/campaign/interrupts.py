@@ -26,6 +26,7 @@ from .records import Record
 from .worker import finding
 
 Rng = np.random.Generator
+_TO_END = 5.0  # seconds in which a thread that was told to end must have ended
 _AGAIN = 4  # one interrupted call in so many is repeated in full
 COMMANDS = ("matvec", "kde", "attention", "diagnose", "spectrum", "demo", "info")
 
@@ -58,6 +59,9 @@ def run(case: Record) -> Record:
     if error is not None:
         cause = "" if error.__cause__ is None else f" from {error.__cause__!r}"
         findings.append(finding("interrupt", f"{place}: {type(error).__name__}: {error}{cause}"))
+    end = time.monotonic() + _TO_END
+    while n_threads() > before and time.monotonic() < end:
+        time.sleep(0.05)  # a thread that was told to end has not ended yet
     if n_threads() > before:
         findings.append(finding("threads", f"{place}: {before} threads became {n_threads()}"))
     small, expected = _small()
