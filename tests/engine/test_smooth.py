@@ -308,6 +308,16 @@ def test_dense_kernels_have_no_near_pairs_to_find() -> None:
         assert smooth.explains_near_pairs == explained
 
 
+def test_near_values_that_underflow_explain_nothing() -> None:
+    """At a threshold of 0 pairs of value 0 are near, too, and there may be no others."""
+    case, x = many_blocks(), column(275)
+    pilot = pilot_of(case, x, 0.05)
+    underflown = replace(pilot, near_square=np.zeros_like(pilot.near_square))
+    smooth = fit_smooth(underflown, case.geometry)
+    assert smooth.leaves_near == 1.0
+    assert not smooth.explains_near_pairs
+
+
 def test_where_a_smooth_part_is_looked_for() -> None:
     """With inner products, in not too many dimensions; the cost grows with them."""
     assert worth_fitting(clustered().geometry)

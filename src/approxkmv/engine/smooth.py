@@ -123,7 +123,7 @@ def fit_smooth(pilot: Pilot, geometry: Geometry) -> Smooth:
     g = _least_squares(halves[0][0] + halves[1][0], halves[0][1] + halves[1][1])
     block_group = np.arange(pilot.n_blocks) // _GROUP
     coefficients = g[tile_group][:, block_group].transpose(1, 0, 2)
-    tiny = np.finfo(np.float64).tiny
+    tiny, of_near = np.finfo(np.float64).tiny, float(pilot.near_square.sum())
     coefficients = np.ascontiguousarray(coefficients, dtype=np.float32)
     value, tile = np.sqrt(pilot.near_square), pilot.key_tiles.block_of[pilot.near_col]
     of_pairs = coefficients[pilot.block_of[pilot.near_row], tile]
@@ -134,7 +134,8 @@ def fit_smooth(pilot: Pilot, geometry: Geometry) -> Smooth:
         np.ascontiguousarray(light.T),
         float(light.sum()) / max(float(pilot.light.sum()), tiny),
         near,
-        float(near.sum()) / float(pilot.near_square.sum()) if len(near) else 1.0,
+        # Values that underflow say nothing about near pairs: they are to be searched for.
+        float(near.sum()) / of_near if of_near > 0 else 1.0,
     )
 
 
