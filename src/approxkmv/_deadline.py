@@ -70,6 +70,14 @@ class Deadline:
         return self.check if self else None
 
     @property
+    def how_late(self) -> str:
+        """The sentence of the warning where more time has passed than is promised."""
+        return (
+            f"The answer took {self.spent():.2g} s, longer than max_seconds="
+            f"{self.max_seconds:g} allows."
+        )
+
+    @property
     def broken(self) -> bool:
         """Whether more time has passed than is promised."""
         return bool(self) and self.spent() > OVERRUN * self.max_seconds + MARGIN

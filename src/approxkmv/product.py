@@ -366,12 +366,7 @@ def _warn_of_limit(deadline: Deadline, info: ProductInfo, outcome: Outcome) -> N
             stacklevel=3,
         )
     if deadline.broken:
-        warnings.warn(
-            f"The answer took {deadline.spent():.2g} s, longer than max_seconds="
-            f"{deadline.max_seconds:g} allows.",
-            AccuracyWarning,
-            stacklevel=3,
-        )
+        warnings.warn(deadline.how_late, AccuracyWarning, stacklevel=3)
 
 
 def _exact_product(

@@ -276,7 +276,7 @@ def solve(
         )
     if deadline.broken:
         warnings.warn(
-            f"The answer took {deadline.spent():.2g} s, longer than max_seconds={limit:g} allows.",
+            deadline.how_late,
             AccuracyWarning,
             stacklevel=2,
         )
