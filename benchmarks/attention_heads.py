@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from approxkmv._table import table
-from approxkmv._timing import interleaved
-from approxkmv.engine.attention import SampledAttention, sampled_attention
-from approxkmv.leaves import tile_product
+from approxkmv.engine.schemes.attention_keys import SampledAttention, sampled_attention
+from approxkmv.experiments.timing import interleaved
+from approxkmv.loops.compiled import tile_product
 from benchmarks.harness import installed
 
 

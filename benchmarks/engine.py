@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from approxkmv import _compare, datasets, matvec
+from approxkmv import datasets, matvec
 from approxkmv._table import table
-from approxkmv._timing import Spread, Timing, interleaved, ratio
+from approxkmv.cli import compare
+from approxkmv.experiments.timing import Spread, Timing, interleaved, ratio
 from benchmarks import approximations, harness
 from benchmarks.harness import Target
 
@@ -153,7 +154,7 @@ def run_case(name: str, case: Case, args: argparse.Namespace) -> Report:
     exact_of = dict(zip(xs, exact.T, strict=True))
 
     def error(y: Any, kind: str) -> float:
-        return _compare.error_from_rows(y[chosen], exact_of[kind], n, xs[kind])
+        return compare.error_from_rows(y[chosen], exact_of[kind], n, xs[kind])
 
     timings = race(data, xs, args)
     exact_timing = timings.pop("exact")
@@ -166,11 +167,11 @@ def run_case(name: str, case: Case, args: argparse.Namespace) -> Report:
             row = described(timings[kind, eps], exact_timing, oracle)
             row["error"] = error(timings[kind, eps].result[0], kind)
             report.rows.append({"eps": eps, "x": kind} | row)
-        answers = _compare.trivial_answers(
+        answers = compare.trivial_answers(
             data.queries, data.keys, x, data.bandwidth, chosen, exact_of[kind]
         )
         report.trivial[kind] = {
-            answer: _compare.error_from_rows(found, exact_of[kind], n, x)
+            answer: compare.error_from_rows(found, exact_of[kind], n, x)
             for answer, found in answers.items()
         }
     if args.rivals and n <= MOST_RIVAL_KEYS:

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from approxkmv import _compare, leaves, matvec
-from approxkmv._timing import interleaved
+from approxkmv import matvec
+from approxkmv.cli import compare
 from approxkmv.datasets import clusters, sphere, vectors
-from approxkmv.exact import prepare
+from approxkmv.experiments.timing import interleaved
+from approxkmv.kernel.matrix import prepare
+from approxkmv.loops import compiled
 from benchmarks import harness, rivals
 from benchmarks.harness import OURS, Report, Target
 
@@ -34,19 +36,19 @@ def vector_case(args: argparse.Namespace, n: int, dtype: str, targets: dict[str,
     queries, keys, bandwidth = clusters(n, 64, rng=rng, dtype=dtype)
     x = vectors(n, rng, dtype=dtype)["gauss"]
     rows = rng.choice(n, min(n, ROWS), replace=False)
-    exact = _compare.exact_rows(queries, keys, x, bandwidth, rows)
+    exact = compare.exact_rows(queries, keys, x, bandwidth, rows)
 
     def error(y: Any) -> float:
-        return _compare.error_from_rows(y[rows], exact, n, x)
+        return compare.error_from_rows(y[rows], exact, n, x)
 
     options: dict[str, Any] = {"method": "exact", "n_threads": args.threads}
     contestants = {OURS: lambda: matvec(queries, keys, x, bandwidth=bandwidth, **options)}
     contestants |= rivals.products(queries, keys, x, bandwidth)
     report = Report("one vector", {"n": n, "d": 64, "type": dtype, "bandwidth": f"{bandwidth:.3f}"})
     harness.race(report, contestants, args.repetitions, error)
-    trivial = _compare.trivial_answers(queries, keys, x, bandwidth, rows, exact)
+    trivial = compare.trivial_answers(queries, keys, x, bandwidth, rows, exact)
     for name, answer in trivial.items():
-        report.errors[name] = _compare.error_from_rows(answer, exact, n, x)
+        report.errors[name] = compare.error_from_rows(answer, exact, n, x)
     for name, target in targets.items():
         if name in report.ratios:
             report.judge(target, report.ratios[name].median, judged=args.scale == 1)
@@ -76,11 +78,11 @@ def attention_case(args: argparse.Namespace) -> Report:
     values = rng.standard_normal((n, n_columns), dtype=np.float32)
     rows = rng.choice(n, min(n, ROWS), replace=False)
     ones = np.ones((n, 1), np.float32)
-    sums = _compare.exact_rows(queries, keys, np.hstack([values, ones]), bandwidth, rows)
+    sums = compare.exact_rows(queries, keys, np.hstack([values, ones]), bandwidth, rows)
     exact = sums[:, :-1] / sums[:, -1:]
 
     def error(out: Any) -> float:
-        return _compare.error_from_rows(out[rows], exact, n, values)
+        return compare.error_from_rows(out[rows], exact, n, values)
 
     def ours() -> Any:
         kernel = prepare(queries, keys, bandwidth, n_threads=args.threads)
@@ -93,7 +95,7 @@ def attention_case(args: argparse.Namespace) -> Report:
         contestants["torch SDPA"] = rivals.torch_attention(queries, keys, values, bandwidth)
     report = Report("attention shape", {"n": n, "d": 100, "columns": n_columns, "type": "float32"})
     harness.race(report, contestants, args.repetitions, error)
-    report.errors["mean of the values"] = _compare.error_from_rows(
+    report.errors["mean of the values"] = compare.error_from_rows(
         np.broadcast_to(values.mean(axis=0), exact.shape), exact, n, values
     )
     if "torch SDPA" in report.ratios:
@@ -104,10 +106,10 @@ def attention_case(args: argparse.Namespace) -> Report:
 
 def peak_case(args: argparse.Namespace) -> Report:
     """Share of the measured multiply-add peak, for several dimensions."""
-    report = Report("share of the peak", {"isa": leaves.ISA, "threads": args.threads})
+    report = Report("share of the peak", {"isa": compiled.ISA, "threads": args.threads})
     for d in (16, 64, 128, 784):
         peak_share(args, d, report)
-    judged = args.scale == 1 and leaves.ISA == "avx512"  # elsewhere the figure has no target
+    judged = args.scale == 1 and compiled.ISA == "avx512"  # elsewhere the figure has no target
     target = Target("share at d = 128 with AVX-512", 0.6)
     report.judge(target, report.figures["share at d = 128"], judged=judged)
     return report
@@ -123,7 +125,7 @@ def peak_share(args: argparse.Namespace, d: int, report: Report) -> None:
     peaks: list[float] = []
     contestants = {
         OURS: lambda: matvec(queries, keys, x, bandwidth=bandwidth, **options),
-        "peak": lambda: peaks.append(leaves.fma_peak(0.1)),
+        "peak": lambda: peaks.append(compiled.fma_peak(0.1)),
     }
     seconds = interleaved(contestants, args.repetitions)[OURS].seconds
     operations = 2 * (d + 1) * n * n

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from approxkmv import leaves
 from approxkmv._table import table
-from approxkmv._timing import Spread, interleaved, ratio
+from approxkmv.experiments.timing import Spread, interleaved, ratio
+from approxkmv.loops import compiled
 
 OURS = "approxkmv"
 # After a run its threads may spin for some milliseconds and slow down whoever is next.
@@ -110,8 +110,8 @@ def machine(n_threads: int) -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "isa": leaves.ISA,
-        "isas": leaves.available_isas(),
+        "isa": compiled.ISA,
+        "isas": compiled.available_isas(),
         "threads": n_threads,
         "system": platform.platform(),
         "python": platform.python_version(),

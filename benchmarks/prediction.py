@@ -21,10 +21,10 @@ import numpy as np
 
 from approxkmv import matvec
 from approxkmv._table import table
-from approxkmv._timing import interleaved, ratio
 from approxkmv.diagnosis.predict import TOLERANCES
 from approxkmv.engine.planner import predicted
-from approxkmv.exact import prepare
+from approxkmv.experiments.timing import interleaved, ratio
+from approxkmv.kernel.matrix import prepare
 from benchmarks import harness
 from benchmarks.engine import ROOT, clothes, clustered, words
 

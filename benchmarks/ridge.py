@@ -18,8 +18,8 @@ import numpy as np
 from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from approxkmv import datasets
-from approxkmv.exact import gaussian_kernel
-from approxkmv.leaves import Array
+from approxkmv.kernel.matrix import gaussian_kernel
+from approxkmv.loops.compiled import Array
 from approxkmv.operator import GaussianKernel
 from approxkmv.sklearn import KernelRidge
 from benchmarks import harness

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from approxkmv._compare import folded, numpy_blocked
+from approxkmv.cli.compare import folded, numpy_blocked
 from benchmarks.harness import installed
 
 Product = Callable[[], Any]

@@ -21,15 +21,15 @@ from PIL import Image
 import approxkmv as akmv
 from approxkmv.datasets import clusters, vectors
 from approxkmv.engine import planner
-from approxkmv.engine.forecast import Forecaster
-from approxkmv.engine.near import Search
-from approxkmv.engine.order import Blocks
-from approxkmv.engine.outcome import Clock, Outcome
-from approxkmv.engine.pilot import Pilot, run_pilot
+from approxkmv.engine.neighbours.search import Search
 from approxkmv.engine.planner import Study
-from approxkmv.engine.probability import smoothed, solve_rates
-from approxkmv.engine.smooth import fit_smooth
-from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
+from approxkmv.engine.result import Clock, Outcome
+from approxkmv.engine.survey.control_variate import fit_smooth
+from approxkmv.engine.survey.forecast import Forecaster
+from approxkmv.engine.survey.order import Blocks
+from approxkmv.engine.survey.pilot import Pilot, run_pilot
+from approxkmv.engine.survey.rates import smoothed, solve_rates
+from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
 
 OUT = Path(__file__).parent / "_static"
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#767676"

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from approxkmv.datasets import clusters
-from approxkmv.exact import gaussian_kernel, product
+from approxkmv.kernel.matrix import gaussian_kernel, product
 from approxkmv.paper.approx_kmv import approx_kmv
 from approxkmv.paper.approx_light import Light, approx_light
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy

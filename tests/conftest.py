@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from approxkmv import leaves
+from approxkmv.loops import compiled
 
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 # For builds ten to thirty times as slow: `python -m tests.sanitizers`.
@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def _runnable_isas() -> list[str]:
     """Every set this machine has, and AVX-512's geometry with AVX2's instructions ("wide")."""
-    found = list(leaves.available_isas())
+    found = list(compiled.available_isas())
     return [*found, "wide"] if "avx2" in found else found
 
 

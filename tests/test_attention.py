@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import approxkmv as akmv
-import approxkmv.engine.attention as engine_attention
-from approxkmv.engine.attention import SampledAttention
+import approxkmv.engine.schemes.attention_keys as engine_attention
+from approxkmv.engine.schemes.attention_keys import SampledAttention
 
 Array = np.ndarray[Any, Any]
 

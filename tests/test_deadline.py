@@ -13,11 +13,11 @@ from limited_cases import clustered, vector
 from scipy.stats import binom
 
 import approxkmv as akmv
-from approxkmv import leaves
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv.engine.hurried import hurried_sample, probe
-from approxkmv.engine.outcome import Limit, Outcome
-from approxkmv.exact import prepare
+from approxkmv.engine.result import Limit, Outcome
+from approxkmv.engine.schemes.in_time import hurried_sample, probe
+from approxkmv.kernel.matrix import prepare
+from approxkmv.loops import compiled
 from approxkmv.product import Tolerance, _hurried_product
 
 
@@ -98,7 +98,9 @@ def test_compiled_loops_end_when_the_check_raises(n_threads: int) -> None:
     assert stopped < 0.5 * (time.thread_time() - start)
     heads = points.reshape(1, -1, 32)
     with pytest.raises(OutOfTime):
-        leaves.attention(heads, heads, heads, np.zeros((1, 4), np.int64), scale=0.1, check=stop_now)
+        compiled.attention(
+            heads, heads, heads, np.zeros((1, 4), np.int64), scale=0.1, check=stop_now
+        )
 
 
 @pytest.mark.parametrize("n_looks", [1, 5, 8, 12, 16, 20, 25, 30, 40, 60])

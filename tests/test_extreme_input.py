@@ -18,7 +18,7 @@ import approxkmv as akmv
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of any size are looked at, as large ones are."""
-    monkeypatch.setattr("approxkmv.engine.outcome._SMALLEST_WORK", 0)
+    monkeypatch.setattr("approxkmv.engine.result._SMALLEST_WORK", 0)
 
 
 @pytest.mark.parametrize("shape", [(4000,), (4000, 3), (4000, 0)])
@@ -323,7 +323,7 @@ def test_mean_of_the_largest_number(kind: torch.dtype) -> None:
 @pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1.7e308])
 def test_sampled_attention_of_extreme_values(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Squares of values overflow and underflow; the error promised is that of the values."""
-    monkeypatch.setattr("approxkmv.engine.attention._FEWEST_FOR_MEAN", 0)
+    monkeypatch.setattr("approxkmv.engine.schemes.attention_keys._FEWEST_FOR_MEAN", 0)
     rng = np.random.default_rng(0)
     query, key, value = rng.uniform(-1, 1, (3, 1000, 2))
     options = {"scale": 300.0, "rng": 0}

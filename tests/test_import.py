@@ -42,7 +42,7 @@ import sys
 import approxkmv
 extras = ("torch", "sklearn", "matplotlib", "transformers", "dask", "pandas", "safetensors",
           "jax", "numba", "gpytorch", "click", "rich", "approxkmv.paper", "approxkmv.datasets",
-          "approxkmv.cli", "approxkmv.reference")
+          "approxkmv.cli", "approxkmv.loops.reference")
 print([name for name in extras if name in sys.modules])
 """
     assert run_python(script) == "[]\n"

@@ -85,7 +85,7 @@ def test_deferring_in_another_thread_changes_nothing() -> None:
         ("numpy.linalg", "approxkmv: interrupted\n"),
         ("approxkmv._core", "approxkmv: interrupted\n"),
         ("approxkmv.cli.spectrum", "approxkmv: interrupted\n"),
-        ("approxkmv._compare", "approxkmv demo: interrupted\n"),
+        ("approxkmv.cli.compare", "approxkmv demo: interrupted\n"),
         ("approxkmv.datasets.generators", "approxkmv demo: interrupted\n"),
     ],
 )

@@ -50,7 +50,7 @@ def test_attention_without_time(is_causal: bool, mask: str | None, method: str) 
 
 def test_attention_with_all_keys_is_exact() -> None:
     """More time than rows need: the keys drawn are all, causal or not, with a mask or without."""
-    from approxkmv.engine.attention_hurried import HurriedHead, hurried_attention
+    from approxkmv.engine.schemes.attention_in_time import HurriedHead, hurried_attention
 
     rng = np.random.default_rng(3)
     query, key, value = rng.standard_normal((3, 700, 8))

@@ -22,7 +22,7 @@ from scipy.sparse.linalg import (
 )
 
 import approxkmv as akmv
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 
 BANDWIDTH = 1.5
 

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 import approxkmv as akmv
 from approxkmv import _check
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 
 # Chunks of keys are cut by the number of elements; at d=3 and one column one has 209,664 keys.
 KEYS_IN_SEVERAL_CHUNKS = 500_000

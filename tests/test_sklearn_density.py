@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import approxkmv as akmv
-from approxkmv.engine import density as engine
+from approxkmv.engine.schemes import shared_keys as engine
 from approxkmv.sklearn import KernelDensity
 
 

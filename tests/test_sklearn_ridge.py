@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import approxkmv as akmv
 from approxkmv import datasets
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.sklearn import GaussianProcessRegressor, KernelRidge
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse.linalg import aslinearoperator
 
 import approxkmv as akmv
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 
 N, BANDWIDTH = 700, 1.5
 

@@ -20,7 +20,8 @@ import pytest
 import threadpoolctl
 
 import approxkmv as akmv
-from approxkmv import _threads, leaves
+from approxkmv import _threads
+from approxkmv.loops import compiled
 
 SLOWNESS = float(os.environ.get("APPROXKMV_TEST_SLOWNESS", "1"))
 
@@ -147,12 +148,12 @@ def test_many_short_jobs_on_more_threads_than_cores() -> None:
     """Workers come and go around jobs of a few microseconds; nothing is lost or read twice."""
     p = points(200, 2)
     rows = np.arange(200)
-    expected = leaves.pair_kernel(p, p, rows, rows[::-1].copy(), 1.0, n_threads=1)
+    expected = compiled.pair_kernel(p, p, rows, rows[::-1].copy(), 1.0, n_threads=1)
 
     def calls(_: int) -> bool:
         return all(
             np.array_equal(
-                leaves.pair_kernel(p, p, rows, rows[::-1].copy(), 1.0, n_threads=7), expected
+                compiled.pair_kernel(p, p, rows, rows[::-1].copy(), 1.0, n_threads=7), expected
             )
             and np.array_equal(akmv.matvec(p, p, rows, bandwidth=1.0, n_threads=7), answer)
             for _ in range(200)
@@ -312,7 +313,7 @@ OUT_OF_MEMORY = """
 import resource, sys
 import numpy as np
 import approxkmv as akmv
-from approxkmv import leaves
+from approxkmv.loops import compiled
 p = np.random.default_rng(0).standard_normal((2000, 2), dtype=np.float32)
 expected = akmv.row_sums(p, bandwidth=1.0, n_threads=2)
 x = np.ones((1, 1_000_000), np.float32)
@@ -320,7 +321,7 @@ order, start, stop = np.arange(2000), np.zeros(2000, np.int64), np.full(2000, 20
 def many_columns():  # scratch of 96 rows of a million columns: 384 MB
     return akmv.matvec(p[:1], p[:1], x, bandwidth=1.0, n_threads=2)
 def many_hits():  # four million pairs of 24 bytes, collected by the workers
-    return leaves.scan_ranges(p, p, order, start, stop, 1e3, 1e-3, n_threads=2)
+    return compiled.scan_ranges(p, p, order, start, stop, 1e3, 1e-3, n_threads=2)
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 for work, need in ((many_columns, 384), (many_hits, 100)):
     resource.setrlimit(resource.RLIMIT_AS, (size + need * 2**20 // 3, resource.RLIM_INFINITY))
@@ -345,7 +346,7 @@ def test_signal_in_the_last_task(run_python: Callable[..., str]) -> None:
     out = run_python(
         """
 import signal, numpy as np
-from approxkmv import leaves
+from approxkmv.loops import compiled
 def handler(*_):
     raise TimeoutError("late")
 points = np.ones((64, 20_000), np.float32)
@@ -353,7 +354,7 @@ pairs = np.arange(1 << 14) % 64
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 try:
-    leaves.pair_kernel(points, points, pairs, pairs, 1.0, n_threads=1)
+    compiled.pair_kernel(points, points, pairs, pairs, 1.0, n_threads=1)
 except TimeoutError as error:
     print(error)
 """
@@ -381,9 +382,9 @@ def test_more_than_2_to_the_31_elements(tmp_path: Path) -> None:
     queries = np.zeros((1, d), np.float32)
     last = len(keys) - 1
     for col, expected in ((last, np.exp(-2.0)), (last - 1, 1.0), (0, 1.0)):
-        value = leaves.pair_kernel(queries, keys, np.zeros(1, np.int64), np.array([col]), 1.0)
+        value = compiled.pair_kernel(queries, keys, np.zeros(1, np.int64), np.array([col]), 1.0)
         assert value[0] == pytest.approx(expected)
-    found = leaves.scan_ranges(
+    found = compiled.scan_ranges(
         queries, keys, np.array([last, 0]), np.zeros(1, np.int64), np.full(1, 2), 1.0, 0.01
     )
     np.testing.assert_array_equal(found[1], [last, 0])

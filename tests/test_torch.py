@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional
 
 import approxkmv as akmv
-import approxkmv.engine.attention as engine_attention
-from approxkmv.engine.attention import SampledAttention
+import approxkmv.engine.schemes.attention_keys as engine_attention
+from approxkmv.engine.schemes.attention_keys import SampledAttention
 from approxkmv.torch import scaled_dot_product_attention
 
 exact = partial(scaled_dot_product_attention, method="exact")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._tensors import as_array
-from approxkmv.leaves import Array, largest_magnitude
+from approxkmv.loops.compiled import Array, largest_magnitude
 
 Rng = int | np.random.Generator | None
 # What the compiled loops count threads in.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.leaves import Array, AttentionSums, Check, Index
-from approxkmv.leaves import attention as attention_leaf
+from approxkmv.loops.compiled import Array, AttentionSums, Check, Index
+from approxkmv.loops.compiled import attention as attention_leaf
 
 Mask = npt.NDArray[np.floating] | npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import _check, leaves
+from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._heads import Heads, Mask, arrange
@@ -21,9 +21,10 @@ from approxkmv._tensors import as_tensor, is_tensor
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
 from approxkmv.info import AttentionInfo, HeadInfo, Plan
-from approxkmv.leaves import Array, Check, Index
-from approxkmv.rounding import attention_bound, measured_attention_error, norm
-from approxkmv.rounding import largest as max_magnitude
+from approxkmv.kernel.rounding import attention_bound, measured_attention_error, norm
+from approxkmv.kernel.rounding import largest as max_magnitude
+from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Array, Check, Index
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _NAMES = ("query", "key", "value")
@@ -310,7 +311,7 @@ class _Run:
             return "masks are applied exactly"
         if self.pairs_exact == 0:
             return "there are no pairs"
-        from approxkmv.engine.attention import too_few_pairs
+        from approxkmv.engine.schemes.attention_keys import too_few_pairs
 
         if too_few_pairs(self.pairs_exact, self.is_causal):
             return "so few pairs are faster exactly"
@@ -402,7 +403,7 @@ class _Run:
         self, head: int, seed: int, only_exact: bool, share: Deadline
     ) -> tuple[str, float]:
         """One head; how it was computed, and what its error is estimated at."""
-        from approxkmv.engine.attention_hurried import HurriedHead, hurried_attention
+        from approxkmv.engine.schemes.attention_in_time import HurriedHead, hurried_attention
 
         patient = share.keeping(_KEPT * max(share.left(), 0.0))
         try:
@@ -453,7 +454,7 @@ class _Run:
 
     def sample_head(self, head: int, seed: int, check: Check = None) -> float | None:
         """Estimated error of a head over |V|, if sampling it pays."""
-        from approxkmv.engine.attention import sampled_attention
+        from approxkmv.engine.schemes.attention_keys import sampled_attention
 
         query, key, value = self.heads.points(head)
         value, exponent = _near_one(value)
@@ -594,7 +595,7 @@ class _Run:
             "heads": len(infos),
             "scale": self.given_scale,
             "dtype": str(self.heads.keys.dtype),
-            "isa": leaves.ISA,
+            "isa": compiled.ISA,
             "n_threads": self.n_threads or default_threads(),
         }
         confidence = 1.0 if method == "exact" else 1 - self.delta

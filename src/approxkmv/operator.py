@@ -16,16 +16,16 @@ from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline
 from approxkmv._warnings import AssumptionWarning
-from approxkmv.engine.outcome import Outcome, worth_a_look
-from approxkmv.exact import ExactKernel, prepare
-from approxkmv.frame import usual_units
+from approxkmv.engine.result import Outcome, worth_a_look
 from approxkmv.info import Plan, ProductInfo
-from approxkmv.leaves import Array, Check
+from approxkmv.kernel.frame import usual_units
+from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.rounding import rounding_bound
+from approxkmv.loops.compiled import Array, Check
 from approxkmv.product import exact_plan, scaled_columns, unscaled
-from approxkmv.rounding import rounding_bound
 
 if TYPE_CHECKING:
-    from approxkmv.engine.frozen import FrozenMatrix
+    from approxkmv.engine.schemes.frozen_pairs import FrozenMatrix
 
 METHODS = ("auto", "exact", "sampled")
 # Bytes that kernel values may take, unless the user says.
@@ -230,6 +230,6 @@ def _frozen(
         kernel, bandwidth = prepare(*units, n_threads=kernel.n_threads), units[2]
     # No product is longer than this, so that no larger error is ever made.
     eps = min(eps, math.sqrt(len(kernel.queries) * len(kernel.keys)))
-    from approxkmv.engine.frozen import freeze
+    from approxkmv.engine.schemes.frozen_pairs import freeze
 
     return freeze(kernel, bandwidth, eps=eps, rng=rng, max_memory=max_memory)

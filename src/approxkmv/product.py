@@ -15,23 +15,24 @@ from typing import Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import _check, leaves
+from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
-from approxkmv.engine.outcome import Clock, Limit, Outcome, Sample, worth_a_look
-from approxkmv.exact import ExactKernel, prepare
-from approxkmv.frame import usual_units
+from approxkmv.engine.result import Clock, Limit, Outcome, Sample, worth_a_look
 from approxkmv.info import Plan, ProductInfo
-from approxkmv.leaves import Array
-from approxkmv.rounding import (
+from approxkmv.kernel.frame import usual_units
+from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.rounding import (
     CHECKED_ROWS,
     frobenius,
     measured_error,
     measured_rounding,
     rounding_bound,
 )
+from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Array
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _ROWS_AT_ONCE = 1 << 22
@@ -292,7 +293,7 @@ def exact_plan(kernel: ExactKernel, reason: str) -> Plan:
             "form": "squared differences" if frame.differences else "inner products",
             "key_radius_in_bandwidths": round(frame.radius, 3),
             "dtype": str(kernel.keys.dtype),
-            "isa": leaves.ISA,
+            "isa": compiled.ISA,
             "n_threads": kernel.n_threads or default_threads(),
         },
     )
@@ -536,7 +537,7 @@ def _hurried_product(
     report: bool,
 ) -> tuple[Array, ProductInfo, Outcome]:
     """The best product within a time: as without a limit, exact, or with what is known then."""
-    from approxkmv.engine.hurried import KEPT, hurried_sample, probe
+    from approxkmv.engine.schemes.in_time import KEPT, hurried_sample, probe
 
     limit = Limit(deadline)
     start = deadline.now()

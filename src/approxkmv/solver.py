@@ -23,9 +23,9 @@ from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._warnings import AccuracyWarning
-from approxkmv.exact import prepare
+from approxkmv.kernel.matrix import prepare
 from approxkmv.krylov import conjugate_gradients, minres
-from approxkmv.leaves import Array, Float64, Index
+from approxkmv.loops.compiled import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
 from approxkmv.product import scaled_columns

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 
 import approxkmv as akmv
-from approxkmv.exact import gaussian_kernel, prepare
+from approxkmv.kernel.matrix import gaussian_kernel, prepare
 
 from .families import FAMILIES, ROW_SUMS, Data, data
 from .records import Record
@@ -119,7 +119,9 @@ def run(case: Record) -> Record:
 @contextmanager
 def forced() -> Iterator[None]:
     """The engine looks at any size, as in tests/engine/test_guarantee.py."""
-    from approxkmv.engine import attention, density, outcome
+    from approxkmv.engine import result as outcome
+    from approxkmv.engine.schemes import attention_keys as attention
+    from approxkmv.engine.schemes import shared_keys as density
 
     with (
         mock.patch.object(outcome, "_SMALLEST_WORK", 0.0),

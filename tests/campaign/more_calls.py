@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import approxkmv as akmv
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 
 from . import oracles
 from .api import Call

@@ -90,11 +90,11 @@ def about_here() -> Record:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True
     ).stdout.strip()
-    from approxkmv import leaves
+    from approxkmv.loops import compiled
 
     return {
         "commit": commit or "unknown",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {leaves.ISA}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {compiled.ISA}",
         "python": platform.python_version(),
         "numpy": np.__version__,
     }

@@ -204,7 +204,7 @@ def test_an_engine_that_always_refuses_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 def engine_refuses() -> Any:
-    from approxkmv.engine.outcome import Outcome
+    from approxkmv.engine.result import Outcome
 
     return Outcome("it always refuses")
 

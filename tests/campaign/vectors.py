@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from approxkmv.exact import prepare
+from approxkmv.kernel.matrix import prepare
 
 from .families import Data
 

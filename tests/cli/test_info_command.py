@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import approxkmv as akmv
-from approxkmv import leaves
 from approxkmv._threads import default_threads
 from approxkmv.cli import info
 from approxkmv.cli.main import main
+from approxkmv.loops import compiled
 
 
 def test_facts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,8 +22,8 @@ def test_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     lines = capsys.readouterr().out.splitlines()
     facts = {line[:17].strip(): line[17:].strip() for line in lines}
-    assert facts["instruction sets"] == ", ".join(leaves.available_isas())
-    assert facts["chosen"].startswith(f"{leaves.ISA} ")
+    assert facts["instruction sets"] == ", ".join(compiled.available_isas())
+    assert facts["chosen"].startswith(f"{compiled.ISA} ")
     assert facts["threads"] == str(default_threads())
     assert facts["NumPy"] == np.__version__
     assert facts["sklearn"][0].isdigit()

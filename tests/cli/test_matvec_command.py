@@ -124,7 +124,7 @@ def test_explain_prints_the_plan(
     problem: tuple[Any, Any, Any, float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments(), "--explain"]) == 0
-    assert approxkmv.leaves.ISA in capsys.readouterr().out
+    assert approxkmv.loops.compiled.ISA in capsys.readouterr().out
 
 
 def test_blocks_on_a_terminal_give_the_same_answer(

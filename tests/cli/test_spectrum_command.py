@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from approxkmv.cli.main import main
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import approxkmv as akmv
 from approxkmv.diagnosis import matrix
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.assumption import log_kernel, prefix_constants
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import approxkmv as akmv
 from approxkmv import datasets
-from approxkmv._timing import interleaved, ratio
 from approxkmv.diagnosis import predict as module
 from approxkmv.diagnosis.predict import TOLERANCES, predict
+from approxkmv.experiments.timing import interleaved, ratio
 
 
 def points(n: int, d: int = 8) -> np.ndarray:

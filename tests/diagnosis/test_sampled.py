@@ -10,7 +10,7 @@ from scipy import stats
 
 import approxkmv as akmv
 from approxkmv.diagnosis import matrix, sampled
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.assumption import kernel_constant
 
 DELTA = 0.05

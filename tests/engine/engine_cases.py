@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.exact import ExactKernel, gaussian_kernel, prepare
-from approxkmv.leaves import FoundPairs, Geometry
+from approxkmv.engine.survey.order import Blocks, norm_order
+from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
+from approxkmv.loops.compiled import FoundPairs, Geometry
 
 
 @dataclass(frozen=True, eq=False)

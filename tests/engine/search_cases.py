@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.engine.pilot import Pilot, run_pilot
-from approxkmv.exact import prepare
-from approxkmv.leaves import Float64, Geometry, pair_kernel
+from approxkmv.engine.survey.order import Blocks, norm_order
+from approxkmv.engine.survey.pilot import Pilot, run_pilot
+from approxkmv.kernel.matrix import prepare
+from approxkmv.loops.compiled import Float64, Geometry, pair_kernel
 
 BANDWIDTH = 0.6
 THRESHOLD = 0.01

@@ -15,8 +15,8 @@ import pytest
 
 import approxkmv as akmv
 from approxkmv.datasets import clusters, low_intrinsic_dimension, one_huge_cluster, sphere
-from approxkmv.engine import outcome
-from approxkmv.exact import product
+from approxkmv.engine import result as outcome
+from approxkmv.kernel.matrix import product
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,9 @@ from scipy.stats import binom
 
 import approxkmv as akmv
 from approxkmv.datasets import bandwidth_for_row_sum, clusters
-from approxkmv.engine import outcome, planner
-from approxkmv.exact import prepare, product
+from approxkmv.engine import planner
+from approxkmv.engine import result as outcome
+from approxkmv.kernel.matrix import prepare, product
 
 D = 64
 

@@ -9,13 +9,13 @@ import pytest
 
 from approxkmv.datasets import clusters
 from approxkmv.engine import planner
-from approxkmv.engine.forecast import Forecast
-from approxkmv.engine.near import Missing, Search
-from approxkmv.engine.outcome import Clock, Outcome, worth_a_look
-from approxkmv.engine.probability import Rates
+from approxkmv.engine.neighbours.search import Missing, Search
+from approxkmv.engine.result import Clock, Outcome, worth_a_look
 from approxkmv.engine.sample import Draws, spread
-from approxkmv.exact import prepare
-from approxkmv.leaves import SampledSums
+from approxkmv.engine.survey.forecast import Forecast
+from approxkmv.engine.survey.rates import Rates
+from approxkmv.kernel.matrix import prepare
+from approxkmv.loops.compiled import SampledSums
 
 
 def outcome_of(points: Any, x: np.ndarray, *, eps: float = 0.1, seed: int = 0) -> Outcome:

@@ -15,9 +15,7 @@ from engine_cases import Case, clustered, inclusion
 from scipy.stats import binom, chi2, norm
 
 from approxkmv.engine import sample
-from approxkmv.engine.near import Missing
-from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.engine.pilot import run_pilot
+from approxkmv.engine.neighbours.search import Missing
 from approxkmv.engine.sample import (
     Draws,
     Judge,
@@ -29,8 +27,10 @@ from approxkmv.engine.sample import (
     standing_out,
     unseen_error,
 )
-from approxkmv.exact import prepare
-from approxkmv.leaves import DrawPlan, FoundPairs, Geometry, SampledSums, sampled_product
+from approxkmv.engine.survey.order import Blocks, norm_order
+from approxkmv.engine.survey.pilot import run_pilot
+from approxkmv.kernel.matrix import prepare
+from approxkmv.loops.compiled import DrawPlan, FoundPairs, Geometry, SampledSums, sampled_product
 
 N_STREAMS = 600
 

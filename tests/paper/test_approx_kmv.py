@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from approxkmv.datasets import clusters
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.approx_kmv import approx_kmv
 from approxkmv.paper.parameters import Parameters
 

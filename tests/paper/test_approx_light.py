@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.approx_light import approx_light
 from approxkmv.paper.density import (
     ExactDensity,

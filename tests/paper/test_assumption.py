@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper import assumption
 from approxkmv.paper.assumption import (
     attention_constant,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.assumption import kernel_constant, prefix_constants
 from approxkmv.paper.parameters import Parameters
 from approxkmv.paper.reduction import attention_to_gaussian

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from approxkmv.datasets import clusters
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.find_heavy import find_heavy, scan_all
 from approxkmv.paper.hashing import E2LSH, BallCarving, CrossPolytope, near_radius, recall
 from approxkmv.paper.heavy_plan import plan_heavy

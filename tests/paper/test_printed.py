@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from approxkmv.datasets import clusters
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.approx_kmv import approx_kmv
 from approxkmv.paper.approx_light import approx_light
 from approxkmv.paper.buckets import geometric_buckets

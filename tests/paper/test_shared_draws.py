@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from approxkmv.datasets import clusters
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.find_heavy import find_heavy
 from approxkmv.paper.shared_draws import (
     largest_mean,

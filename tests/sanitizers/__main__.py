@@ -23,18 +23,18 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = (  # the longest first: two run at a time
-    "test_leaves.py",
-    "test_engine_leaves.py",
-    "test_reduced_leaf.py",
+    "loops/test_tile.py",
+    "loops/test_sampled_product.py",
+    "loops/test_reduced_product.py",
     "test_threads.py",
-    "test_attention_leaves.py",
-    "test_attention_leaf.py",
-    "test_cells_leaves.py",
+    "loops/test_attention_draws.py",
+    "loops/test_softmax_loops.py",
+    "loops/test_cell_loops.py",
     "test_interrupts.py",
-    "test_exp.py",
-    "test_philox.py",
+    "loops/test_exp.py",
+    "loops/test_philox.py",
     "engine/test_sample.py",
-    "engine/test_near.py",
+    "engine/neighbours/test_search.py",
 )
 
 # What cannot work under a sanitizer at all, and why.
@@ -203,7 +203,7 @@ def main() -> int:
     names = arguments.files or list(TESTS)
     if arguments.sanitizer == "address" and not arguments.files:
         # Tests of the loops run every instruction set themselves; the package as a whole, here.
-        ask = "from approxkmv import leaves; print(*leaves.available_isas())"
+        ask = "from approxkmv.loops import compiled; print(*compiled.available_isas())"
         isas = subprocess.run([sys.executable, "-c", ask], stdout=-1, text=True, check=True)
         names += [f"test_product.py@{isa}" for isa in isas.stdout.split()]
     with ThreadPoolExecutor(2) as two:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import approxkmv as akmv
-from approxkmv.exact import gaussian_kernel
 from approxkmv.info import ProductInfo
+from approxkmv.kernel.matrix import gaussian_kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

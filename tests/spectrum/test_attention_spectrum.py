@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.reduction import attention_to_gaussian
 from approxkmv.spectrum import AttentionMatrix, attention_singular_values
 

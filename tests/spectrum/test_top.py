@@ -12,7 +12,7 @@ from scipy.sparse.linalg import aslinearoperator
 from spectrum_cases import BANDWIDTH, CASES, Frozen, exact_eigenvalues
 
 import approxkmv as akmv
-from approxkmv.exact import gaussian_kernel
+from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.spectrum import top
 from approxkmv.spectrum.top import TopEigenvalue, top_eigenvalue
 

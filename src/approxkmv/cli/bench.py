@@ -34,12 +34,12 @@ def run(args: argparse.Namespace) -> int:
     """Time every case and print the table."""
     import numpy as np
 
-    from approxkmv import leaves
     from approxkmv._table import table
     from approxkmv._threads import default_threads
+    from approxkmv.loops import compiled
 
     n_threads = args.threads or default_threads()
-    print(f"exact product, {args.n:,} x {args.n:,} pairs, {leaves.ISA}, {n_threads} threads")
+    print(f"exact product, {args.n:,} x {args.n:,} pairs, {compiled.ISA}, {n_threads} threads")
     print("NumPy uses the threads its own settings give it\n")
     cases = [(np.dtype(t), d) for t in ("float32", "float64") for d in _DIMENSIONS]
     with Progress("timing", total=len(cases) * 2 * (args.repetitions + 1)) as progress:
@@ -54,32 +54,35 @@ def _case(
 ) -> list[str]:
     import numpy as np
 
-    from approxkmv import _compare, _timing, leaves, matvec
+    from approxkmv import matvec
+    from approxkmv.cli import compare
     from approxkmv.datasets import clusters, vectors
+    from approxkmv.experiments import timing
+    from approxkmv.loops import compiled
 
     rng = np.random.default_rng(args.seed)
     queries, keys, bandwidth = clusters(args.n, d, mean_row_sum=None, rng=rng, dtype=dtype)
     x = vectors(args.n, rng, dtype=dtype)["gauss"]
-    folded_queries, folded_keys = _compare.folded(queries, keys, bandwidth)
+    folded_queries, folded_keys = compare.folded(queries, keys, bandwidth)
     options: dict[str, Any] = {"bandwidth": bandwidth, "method": "exact", "n_threads": n_threads}
-    ours, numpy = _timing.interleaved(
+    ours, numpy = timing.interleaved(
         {
             "approxkmv": lambda: matvec(queries, keys, x, **options),
-            "NumPy": lambda: _compare.numpy_blocked(folded_queries, folded_keys, x),
+            "NumPy": lambda: compare.numpy_blocked(folded_queries, folded_keys, x),
         },
         args.repetitions,
         after_each=progress.advance,
     ).values()
     rows = rng.choice(args.n, min(args.n, _CHECKED_ROWS), replace=False)
-    exact = _compare.exact_rows(queries, keys, x, bandwidth, rows)
-    errors = [_compare.error_from_rows(y.result[rows], exact, args.n, x) for y in (ours, numpy)]
+    exact = compare.exact_rows(queries, keys, x, bandwidth, rows)
+    errors = [compare.error_from_rows(y.result[rows], exact, args.n, x) for y in (ours, numpy)]
     # Two operations for each pair and dimension, and two for x; the exponential is not counted.
     operations = 2 * (d + 1) * args.n**2
-    peak = n_threads * leaves.fma_peak(0.05, dtype)
+    peak = n_threads * compiled.fma_peak(0.05, dtype)
     return [
         f"{dtype.name}, d = {d}",
         f"{ours.median:.3f}",
         f"{operations / ours.median / peak:.0%}",
-        str(_timing.ratio(numpy, ours)),
+        str(timing.ratio(numpy, ours)),
         *(f"{error:.1e}" for error in errors),
     ]

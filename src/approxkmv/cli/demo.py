@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Generate, multiply, check, and print the table."""
     import numpy as np
 
-    from approxkmv import _compare
     from approxkmv._table import table
+    from approxkmv.cli import compare
     from approxkmv.datasets import clusters, vectors
 
     n, d = args.n, args.d
@@ -76,14 +76,14 @@ def run(args: argparse.Namespace) -> int:
         numpy_seconds = _numpy_seconds(queries, keys, x, bandwidth)
         progress.advance()
         chosen = rng.choice(n, min(n, _CHECKED_ROWS), replace=False)
-        in_double = _compare.exact_rows(queries, keys, x, bandwidth, chosen)
+        in_double = compare.exact_rows(queries, keys, x, bandwidth, chosen)
 
     exact = products["exact"][0].astype(np.float64)
 
     def error(answer: Array) -> str:
-        return f"{_compare.error_from_rows(answer, exact, n, x):.1e}"
+        return f"{compare.error_from_rows(answer, exact, n, x):.1e}"
 
-    rounding = f"{_compare.error_from_rows(exact[chosen], in_double, n, x):.1e}"
+    rounding = f"{compare.error_from_rows(exact[chosen], in_double, n, x):.1e}"
     exact_seconds = products["exact"][2]
     rows = []
     for name, (y, info, seconds) in products.items():
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         )
     quotient = f"{exact_seconds / numpy_seconds:.2f}"
     rows.append(["NumPy, in blocks", "exact", f"{numpy_seconds:.3f}", quotient, "", "", "100.00%"])
-    trivial = _compare.trivial_answers(queries, keys, x, bandwidth, np.arange(n), exact)
+    trivial = compare.trivial_answers(queries, keys, x, bandwidth, np.arange(n), exact)
     rows += [[name, "", "", "", error(answer), "", ""] for name, answer in trivial.items()]
     header = ["y = K x", "method", "seconds", "times exact", "error / |x|", "estimated", "pairs"]
     print(f"\n{table(header, rows)}")
@@ -145,11 +145,11 @@ def _timed(
 
 def _numpy_seconds(queries: Array, keys: Array, x: Array, bandwidth: float) -> float:
     """Time of NumPy, in blocks, for all queries: its time for the first ones, scaled."""
-    from approxkmv import _compare
+    from approxkmv.cli import compare
 
     some = queries[:_NUMPY_ROWS]
-    folded_queries, folded_keys = _compare.folded(some, keys, bandwidth)
-    _compare.numpy_blocked(folded_queries, folded_keys, x)  # its threads and memory, as ours
+    folded_queries, folded_keys = compare.folded(some, keys, bandwidth)
+    compare.numpy_blocked(folded_queries, folded_keys, x)  # its threads and memory, as ours
     start = time.perf_counter()
-    _compare.numpy_blocked(folded_queries, folded_keys, x)
+    compare.numpy_blocked(folded_queries, folded_keys, x)
     return (time.perf_counter() - start) * len(queries) / len(some)

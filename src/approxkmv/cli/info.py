@@ -29,13 +29,13 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
 
 def run(args: argparse.Namespace) -> int:
     """Print one fact per line."""
-    from approxkmv import leaves
     from approxkmv._threads import default_threads
+    from approxkmv.loops import compiled
 
     facts = {
         "approxkmv": version("approxkmv"),
-        "instruction sets": ", ".join(leaves.available_isas()),
-        "chosen": f"{leaves.ISA} (APPROXKMV_ISA overrides)",
+        "instruction sets": ", ".join(compiled.available_isas()),
+        "chosen": f"{compiled.ISA} (APPROXKMV_ISA overrides)",
         "threads": str(default_threads()),
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "NumPy": version("numpy"),

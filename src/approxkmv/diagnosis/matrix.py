@@ -20,9 +20,9 @@ from approxkmv.diagnosis.measure import Advance, Measured, measure_all
 from approxkmv.diagnosis.predict import predict
 from approxkmv.diagnosis.report import Diagnosis
 from approxkmv.diagnosis.sampled import measure_rows
-from approxkmv.frame import of_differences
 from approxkmv.info import Plan
-from approxkmv.leaves import Array
+from approxkmv.kernel.frame import of_differences
+from approxkmv.loops.compiled import Array
 from approxkmv.paper.assumption import LOWEST_LOG, log_kernel
 
 # Up to this many entries all are looked at: 8,192 queries and keys, 7 s in 100 dimensions.

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv.engine.outcome import worth_a_look
 from approxkmv.engine.planner import predicted
-from approxkmv.exact import prepare
-from approxkmv.frame import usual_units
+from approxkmv.engine.result import worth_a_look
 from approxkmv.info import Plan
-from approxkmv.leaves import Array
+from approxkmv.kernel.frame import usual_units
+from approxkmv.kernel.matrix import prepare
+from approxkmv.loops.compiled import Array
 
 # Seconds for each multiply-add of the matrix that a prediction takes at least: what has no chance
 # to be ready is not begun.

@@ -24,10 +24,10 @@ from scipy import special
 from approxkmv._deadline import Deadline
 from approxkmv.diagnosis.bounds import lower_mean, upper_mean
 from approxkmv.diagnosis.measure import Advance, Measured, ratios_at
-from approxkmv.exact import prepare
-from approxkmv.leaves import Array, Check
+from approxkmv.kernel.matrix import prepare
+from approxkmv.kernel.rounding import rounding_bound
+from approxkmv.loops.compiled import Array, Check
 from approxkmv.paper.assumption import largest_entries, log_kernel
-from approxkmv.rounding import rounding_bound
 
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

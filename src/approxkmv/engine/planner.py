@@ -18,18 +18,18 @@ from typing import NamedTuple
 import numpy as np
 
 from approxkmv._deadline import OutOfTime
-from approxkmv.engine.forecast import Forecast, Forecaster
-from approxkmv.engine.near import Missing, Search, cell_depth
-from approxkmv.engine.order import Blocks, norm_order
-from approxkmv.engine.outcome import Clock, Limit, Outcome
-from approxkmv.engine.pilot import Pilot, run_pilot
-from approxkmv.engine.pooling import moving_mean
-from approxkmv.engine.probability import Rates
-from approxkmv.engine.reduced import draw_reduced, make_likeness, make_reduction
+from approxkmv.engine.neighbours.search import Missing, Search, cell_depth
+from approxkmv.engine.result import Clock, Limit, Outcome
 from approxkmv.engine.sample import Draws, Judge, draw, spread, usual_variance
-from approxkmv.engine.smooth import Smooth, fit_smooth, smooth_cost, worth_fitting
-from approxkmv.exact import ExactKernel
-from approxkmv.leaves import Array, Float64, Index, Index32, SampledSums
+from approxkmv.engine.schemes.few_coordinates import draw_reduced, make_likeness, make_reduction
+from approxkmv.engine.survey.control_variate import Smooth, fit_smooth, smooth_cost, worth_fitting
+from approxkmv.engine.survey.forecast import Forecast, Forecaster
+from approxkmv.engine.survey.moments import moving_mean
+from approxkmv.engine.survey.order import Blocks, norm_order
+from approxkmv.engine.survey.pilot import Pilot, run_pilot
+from approxkmv.engine.survey.rates import Rates
+from approxkmv.kernel.matrix import ExactKernel
+from approxkmv.loops.compiled import Array, Float64, Index, Index32, SampledSums
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256
@@ -388,7 +388,7 @@ def sampled(
 
     ``x`` has one or several columns; errors are relative to its Frobenius norm. Where the time
     ends before the error is met, the outcome is ``stopped``, without an answer, and has what was
-    learnt for :func:`approxkmv.engine.hurried.hurried_sample`.
+    learnt for :func:`approxkmv.engine.schemes.in_time.hurried_sample`.
     """
     outcome = Outcome("sampling is cheaper")
     try:

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.engine.near import Missing
-from approxkmv.engine.order import Blocks
-from approxkmv.engine.outcome import Sample
-from approxkmv.engine.pilot import Pilot
-from approxkmv.exact import ExactKernel
-from approxkmv.leaves import (
+from approxkmv.engine.neighbours.search import Missing
+from approxkmv.engine.result import Sample
+from approxkmv.engine.survey.order import Blocks
+from approxkmv.engine.survey.pilot import Pilot
+from approxkmv.kernel.matrix import ExactKernel
+from approxkmv.loops.compiled import (
     Array,
     DrawPlan,
     Float64,

@@ -13,10 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
-from approxkmv import leaves
 from approxkmv.experiments.models import Models
 from approxkmv.experiments.records import Records
 from approxkmv.experiments.texts import Corpus, Text
+from approxkmv.loops import compiled
 
 _PACKAGES = ("approxkmv", "numpy", "scipy", "torch", "transformers")
 
@@ -92,4 +92,4 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> str:
-    return f"{platform.system()} {platform.machine()}, {leaves.ISA}"
+    return f"{platform.system()} {platform.machine()}, {compiled.ISA}"

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check
-from approxkmv.exact import product
+from approxkmv.kernel.matrix import product
 from approxkmv.paper.approx_light import Light, approx_light
 from approxkmv.paper.density import DensityFactory, LevelSets
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
@@ -186,7 +186,7 @@ def approx_kmv(
 
     Examples
     --------
-    >>> from approxkmv.exact import gaussian_kernel
+    >>> from approxkmv.kernel.matrix import gaussian_kernel
     >>> rng = np.random.default_rng(0)
     >>> points = 5 * rng.standard_normal((300, 3))
     >>> x = rng.standard_normal(300)

@@ -15,8 +15,8 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import exact
 from approxkmv._warnings import AssumptionWarning
+from approxkmv.kernel import matrix as exact
 from approxkmv.paper.approx_kmv import approx_kmv
 from approxkmv.paper.reduction import attention_to_gaussian
 

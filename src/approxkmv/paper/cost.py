@@ -176,7 +176,7 @@ def measure(
     Rows whose samples would outnumber their light keys are computed exactly, so the count of the
     light part is at most 1 where the prediction says thousands (docs/errata.md E15).
     """
-    from approxkmv.exact import product
+    from approxkmv.kernel.matrix import product
     from approxkmv.paper.approx_kmv import approx_kmv
 
     queries, keys, bandwidth = clusters(n, 16, rng=rng, dtype=np.float64)

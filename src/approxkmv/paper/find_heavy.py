@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import _check, leaves
+from approxkmv import _check
+from approxkmv.loops import compiled
 from approxkmv.paper import parameters
 from approxkmv.paper.hashing import (
     BallCarving,
@@ -192,7 +193,7 @@ def _scan_tables(
         h = family.draw(rng)                                                                  # 5
         met, start, stop, order = _join(h(queries), h(keys))                                  # 5
         for part in _parts(stop - start):                                                     # 6
-            rows, cols, values = leaves.scan_ranges(                                          # 7
+            rows, cols, values = compiled.scan_ranges(                                          # 7
                 queries[met[part]],
                 keys,
                 order,
@@ -305,7 +306,7 @@ def scan_all(
         row, col = np.concatenate(rows), np.concatenate(cols)
         ascending = np.argsort(row * len(keys) + col)
         row, col = row[ascending], col[ascending]
-        values = leaves.pair_kernel(queries, keys, row, col, bandwidth, n_threads=n_threads)
+        values = compiled.pair_kernel(queries, keys, row, col, bandwidth, n_threads=n_threads)
         heavy = values >= threshold
         all_rows.append(row[heavy])
         all_cols.append(col[heavy])

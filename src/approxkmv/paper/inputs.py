@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check
-from approxkmv.frame import usual_units
+from approxkmv.kernel.frame import usual_units
 
 Points = npt.NDArray[np.floating]
 Float = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import exact
+from approxkmv.kernel import matrix as exact
 
 Array = npt.NDArray[np.floating]
 Index = npt.NDArray[np.int64]

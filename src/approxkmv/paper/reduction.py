@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import exact
+from approxkmv.kernel import matrix as exact
 
 Array = npt.NDArray[np.floating]
 Float = npt.NDArray[np.float64]

@@ -23,8 +23,9 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
-from approxkmv import _check, leaves
-from approxkmv.exact import product
+from approxkmv import _check
+from approxkmv.kernel.matrix import product
+from approxkmv.loops import compiled
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
 from approxkmv.paper.inputs import checked
 from approxkmv.paper.parameters import ALPHA, Constants
@@ -145,7 +146,7 @@ def shared_draws_matvec(
 
     Examples
     --------
-    >>> from approxkmv.exact import gaussian_kernel
+    >>> from approxkmv.kernel.matrix import gaussian_kernel
     >>> rng = np.random.default_rng(0)
     >>> points = 30 * rng.standard_normal((500, 3))
     >>> x = rng.standard_normal(500)
@@ -257,7 +258,7 @@ def residual_frobenius_bound(
     n_queries, n_keys = len(queries), len(keys)
     row = rng.integers(n_queries, size=n_pairs)
     col = rng.integers(n_keys, size=n_pairs)
-    square = leaves.pair_kernel(queries, keys, row, col, bandwidth, n_threads=n_threads) ** 2
+    square = compiled.pair_kernel(queries, keys, row, col, bandwidth, n_threads=n_threads) ** 2
     square[np.isin(row * n_keys + col, heavy.rows * n_keys + heavy.indices)] = 0.0
     return n_queries * n_keys * largest_mean(float(square.mean()), n_pairs, failure_probability)
 

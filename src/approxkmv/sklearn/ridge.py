@@ -10,8 +10,8 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from approxkmv import _check
-from approxkmv.exact import product
-from approxkmv.leaves import Array, Float64
+from approxkmv.kernel.matrix import product
+from approxkmv.loops.compiled import Array, Float64
 from approxkmv.operator import GaussianKernel
 from approxkmv.sklearn._rng import generator
 from approxkmv.solver import solve

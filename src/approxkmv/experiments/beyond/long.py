@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import _timing
 from approxkmv.capture import Head, LoadedModel
-from approxkmv.experiments import engine
+from approxkmv.experiments import engine, timing
 from approxkmv.experiments.heads import constants, log_kernel_of_attention, other_constants
 from approxkmv.experiments.records import Record, rounded
 
@@ -63,7 +62,7 @@ def head_cost(head: Head, n: int, settings: dict[str, Any], n_threads: int | Non
         "rng": 0,
         "n_threads": n_threads,
     }
-    times = _timing.interleaved(
+    times = timing.interleaved(
         {
             "exact": lambda: engine.attention(*arrays, eps=0.0, **options),
             "engine": lambda: engine.attention(*arrays, eps=settings["eps"], **options),
@@ -76,6 +75,6 @@ def head_cost(head: Head, n: int, settings: dict[str, Any], n_threads: int | Non
         "method": done.method,
         "pairs": rounded(done.pairs),
         "error": rounded(np.linalg.norm(difference) / np.linalg.norm(head.value[:n])),
-        "speed_up": rounded(_timing.ratio(times["exact"], times["engine"]).median),
+        "speed_up": rounded(timing.ratio(times["exact"], times["engine"]).median),
         "seconds": {name: rounded(list(timing.seconds)) for name, timing in times.items()},
     }

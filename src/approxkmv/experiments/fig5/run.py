@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import _timing
 from approxkmv.datasets import glove
+from approxkmv.experiments import timing
 from approxkmv.experiments.fig5 import contestants
 from approxkmv.experiments.fig5.contestants import Array, Problem, relative_error
 from approxkmv.experiments.fig5.plot import outcome
@@ -76,7 +76,7 @@ def measured(problem: Problem, settings: dict[str, Any], setup: Setup) -> Record
     sizes = [m for m in settings["n_samples"] if m <= n // 2]
     paper = tuned(lambda m: error(sampled(m, seed)), sizes, settings["aim"])
     ours = tuned(lambda eps: error(approximate(eps, seed)), settings["eps"], settings["aim"])
-    times = _timing.interleaved(
+    times = timing.interleaved(
         {
             "exact, NumPy": lambda: contestants.numpy_exact(problem),
             "paper, NumPy": lambda: sampled(paper.value, seed + 1),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from approxkmv.exact import product
+from approxkmv.kernel.matrix import product
 from approxkmv.paper.density.protocol import DensityEstimate, Points, median_above_floor
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import leaves
+from approxkmv.loops import compiled
 from approxkmv.paper.density.exact import ExactDensity
 from approxkmv.paper.density.protocol import (
     DensityEstimate,
@@ -185,7 +185,7 @@ class HashingBasedEstimator:
         bucket = np.minimum(np.searchsorted(table.labels, labels), len(table.labels) - 1)
         met = np.flatnonzero(table.labels[bucket] == labels)
         bucket = bucket[met]
-        kernel = leaves.pair_kernel(
+        kernel = compiled.pair_kernel(
             queries, self._points, met, table.chosen[bucket], self.bandwidth, n_threads=n_threads
         )
         # a kernel that underflows adds nothing, and has no distance to divide by

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv import leaves
+from approxkmv.loops import compiled
 from approxkmv.paper.density.exact import ExactDensity
 from approxkmv.paper.density.protocol import (
     DensityEstimate,
@@ -222,7 +222,7 @@ class LevelSets:
         pairs = []
         looked_at = 0
         for order, start, stop in _ranges(sample, queries):
-            row, col, kernel = leaves.scan_ranges(
+            row, col, kernel = compiled.scan_ranges(
                 queries,
                 sample.points,
                 order,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from approxkmv.exact import product
+from approxkmv.kernel.matrix import product
 from approxkmv.paper.density.exact import ExactDensity
 from approxkmv.paper.density.protocol import (
     DensityEstimate,

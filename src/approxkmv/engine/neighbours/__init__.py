@@ -1,0 +1,1 @@
+"""Near pairs: how they are found, and what was missed."""

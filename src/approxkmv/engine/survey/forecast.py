@@ -1,0 +1,111 @@
+"""What the draws would cost, from the pilot rows and the near pairs found so far.
+
+A near pair that was missed is either left to the draws, which must then be frequent enough for it,
+or counted among the rare ones: as long as it is not drawn, leaving it out costs its own square and
+nothing more; if it is drawn, its row stands out by its variance and is computed exactly.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from approxkmv.engine.survey.order import Blocks
+from approxkmv.engine.survey.pilot import Pilot, row_squares
+from approxkmv.engine.survey.rates import (
+    Entries,
+    Rates,
+    not_left_to_few,
+    smoothed,
+    solve_rates,
+)
+from approxkmv.loops.compiled import Array, Float64, FoundPairs
+
+# Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
+SAMPLED_PAIR = 1.3
+# Rare pairs may take this share of the error allowed; the pilot sees few of them, hence the factor.
+_MOST_RARE, _RARE_FACTOR = 0.3, 2.0
+_RARE_FROM = (np.inf, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Rates to draw with, and the cost of drawing and of mending rows, in pairs."""
+
+    rates: Rates
+    cost: float
+    rare_from: float  # near pairs from this value on are not reckoned with in the rates
+    rare_mass: float  # squared error of leaving them out
+
+
+class Forecaster:
+    """Forecasts for some columns and one error; ``size`` has the lengths of the rows of x."""
+
+    def __init__(
+        self,
+        pilot: Pilot,
+        x: Array,
+        size: Array,
+        query_blocks: Blocks,
+        key_tiles: Blocks,
+        target: float,
+    ) -> None:
+        self.pilot, self.target = pilot, target
+        self.query_blocks, self.key_tiles = query_blocks, key_tiles
+        self.entries = Entries(size, key_tiles)
+        self.light = pilot.per_pair(pilot.light)
+        self.size = size[pilot.near_col].astype(np.float64)
+        self.weight = pilot.stands_for[pilot.near_row]
+        self.near_x = x[pilot.near_col].astype(np.float64)
+        self.near_square = pilot.near_square
+
+    @property
+    def mass(self) -> Float64:
+        """Squared error of leaving out each near pair of the pilot, with those it stands for."""
+        return np.asarray(self.weight * self.near_square * self.size**2)
+
+    def without(self, light: Float64, near_square: Float64) -> Forecaster:
+        """The same where draws have to do with these squares of the pilot's pairs only."""
+        other = copy(self)
+        other.light, other.near_square = self.pilot.per_pair(light), near_square
+        return other
+
+    def all_known(self) -> Forecast:
+        """As if the search had found every near pair."""
+        rates = self._rates(self.light, self.target)
+        return Forecast(rates, SAMPLED_PAIR * rates.pairs, np.inf, 0.0)
+
+    def __call__(self, found: FoundPairs) -> Forecast:
+        """The cheapest way, given what was found."""
+        missed = self.pilot.missed(found)
+        options = []
+        for value in _RARE_FROM:
+            rare = missed & (self.near_square >= value**2)
+            mass = self._square_of(rare)
+            left = self.target - _RARE_FACTOR * mass
+            if left < (1 - _MOST_RARE) * self.target:
+                break
+            common = self.pilot.per_pair(self.pilot.near_sums(missed & ~rare, self.near_square))
+            rates = self._rates(self.light + common, left)
+            block = self.pilot.block_of[self.pilot.near_row[rare]]
+            tile = self.key_tiles.block_of[self.pilot.near_col[rare]]
+            drawn = np.minimum(1.0, rates.rate[block, tile] * self.size[rare])
+            rows = float((self.weight[rare] * drawn).sum())
+            cost = SAMPLED_PAIR * rates.pairs + rows * len(self.key_tiles.order)
+            options.append(Forecast(rates, cost, value, mass))
+        return min(options, key=lambda option: option.cost)
+
+    def _square_of(self, chosen: npt.NDArray[np.bool_]) -> float:
+        """Squared error, over all rows, of leaving these near pairs out."""
+        rows, values = self.pilot.near_row[chosen], np.sqrt(self.near_square[chosen])
+        squares = row_squares(rows, values, self.near_x[chosen], len(self.pilot.rows))
+        return float(self.pilot.stands_for @ squares)
+
+    def _rates(self, second_moment: Float64, target: float) -> Rates:
+        moment = smoothed(second_moment)
+        of_blocks = self.entries, self.query_blocks, self.key_tiles
+        rates = solve_rates(moment, *of_blocks, target)
+        return not_left_to_few(rates, moment, *of_blocks, target)

@@ -1,0 +1,1 @@
+"""The kernel matrix: points, bandwidth, frame; its definition and its exact product."""

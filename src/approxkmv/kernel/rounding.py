@@ -1,0 +1,170 @@
+"""What rounding does to an exact product: a worst-case bound, and a measurement on a few rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from approxkmv._heads import Heads
+from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.loops.compiled import Array, Index
+
+CHECKED_ROWS = 16
+_KEYS_AT_ONCE = 16384
+
+
+def rounding_bound(kernel: ExactKernel, kernel_sum: float) -> float:
+    r"""Bound of :math:`\|Kx - y\|_2 / \|x\|_2` for a computed exact product, from IEEE arithmetic.
+
+    Every computed entry is :math:`K_{ij}(1+\delta_{ij})` with :math:`|\delta_{ij}| \le \delta`, and
+    sums of n terms add a relative error :math:`\gamma` counted in ``additions``. Then the error of
+    row i is at most :math:`(\delta+\gamma)\sum_j K_{ij}|x_j|`, which is at most
+    :math:`(\delta+\gamma)\sqrt{\sum_j K_{ij}}\,\|x\|` because :math:`K_{ij}^2 \le K_{ij}`; over all
+    rows that gives the square root of the sum of the entries.
+    """
+    unit = float(np.finfo(kernel.keys.dtype).eps) / 2
+    n_dims = kernel.keys.shape[1]
+    # Entries with a larger exponent are below the smallest positive number and count as 0.
+    largest_exponent = -math.log(float(np.finfo(kernel.keys.dtype).smallest_subnormal))
+    if kernel.frame.differences:
+        exponent_error = (n_dims + 4) * unit * largest_exponent
+    else:
+        key_radius = kernel.frame.radius
+        query_radius = key_radius + math.sqrt(2 * largest_exponent)
+        exponent_error = unit * (
+            (n_dims + 4) * key_radius * query_radius + 2 * (key_radius**2 + query_radius**2)
+        )
+    entry_error = math.expm1(min(exponent_error, 700.0)) + 4 * unit
+    # Within a panel of keys, then one per panel; a panel holds at least this many keys.
+    panel = max(8, min(256, 2**16 // (kernel.keys.itemsize * max(n_dims, 1))))
+    additions = 256 + len(kernel.keys) / panel
+    # Entries below the normal numbers are computed as 0.
+    lost = float(np.finfo(kernel.keys.dtype).smallest_normal)
+    lost *= math.sqrt(len(kernel.queries) * len(kernel.keys))
+    return float((entry_error + additions * unit) * math.sqrt(kernel_sum)) + lost
+
+
+def measured_error(
+    kernel: ExactKernel, bandwidth: float, x: Array, y: Array, rng: np.random.Generator
+) -> float:
+    r"""Estimate of :math:`\|Kx - y\|_F` from random rows computed again in double precision."""
+    n_queries = len(kernel.queries)
+    if n_queries == 0 or x.size == 0:
+        return 0.0
+    rows = np.sort(rng.choice(n_queries, min(CHECKED_ROWS, n_queries), replace=False))
+    return _error_of_rows(kernel, bandwidth, x, y, rows)
+
+
+def measured_rounding(
+    kernel: ExactKernel, bandwidth: float, x: Array, y: Array, exact_rows: Index
+) -> float:
+    r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F` of a sampled product.
+
+    From some of the rows that were computed exactly, and the type that found pairs are kept in.
+    """
+    rows = exact_rows[:: max(1, len(exact_rows) // CHECKED_ROWS)][:CHECKED_ROWS]
+    seen = _error_of_rows(kernel, bandwidth, x, y, rows) if len(rows) else 0.0
+    # The other rows have values of found pairs, which are kept in float32.
+    kept = 0.5 * float(np.finfo(np.float32).eps)
+    return math.hypot(seen, kept * frobenius(y), kept * frobenius(x))
+
+
+def _error_of_rows(kernel: ExactKernel, bandwidth: float, x: Array, y: Array, rows: Index) -> float:
+    """Length of the error of all rows, from that of some of them."""
+    queries = kernel.queries[rows].astype(np.float64)
+    exact = np.zeros((len(rows), x.shape[1]))
+    for first in range(0, len(kernel.keys), _KEYS_AT_ONCE):
+        part = slice(first, first + _KEYS_AT_ONCE)
+        keys = kernel.keys[part].astype(np.float64)
+        double = prepare(queries, keys, bandwidth, differences=True, n_threads=kernel.n_threads)
+        exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
+    # A few rows may agree to the bit: storing y rounds each of its entries.
+    stored = 0.5 * float(np.finfo(kernel.keys.dtype).eps) * frobenius(y)
+    seen = math.sqrt(len(kernel.queries) / len(rows)) * frobenius(y[rows] - exact)
+    return math.hypot(stored, seen)
+
+
+def attention_bound(heads: Heads, head: int, scale: float) -> float:
+    r"""Bound of :math:`\|O - O'\|_F / \|V\|_F` for computed exact attention, from IEEE arithmetic.
+
+    The absolute terms of a score add up to at most the product of two lengths. So every weight is
+    off by a relative error, and so are its sums in numerator and denominator; together a factor
+    :math:`1+\eta`. The error of row i is then at most :math:`\eta\sum_j P_{ij}|v_j|` with the
+    softmax matrix P, whose norm is at most the root of its largest column sum, of ``n_queries``.
+    """
+    query, key, _ = heads.points(head)
+    kind = np.finfo(key.dtype)
+    unit = float(kind.eps) / 2
+    score = abs(scale) * _longest(query) * _longest(key)
+    mask = heads.mask_of(head)
+    if mask is not None and mask.dtype != np.bool_:
+        score += largest(np.asarray(mask[np.isfinite(mask)], np.float64))
+    n_keys, n_dims = key.shape
+    # Weights further below the largest are 0.
+    reach = min(2 * score, -math.log(float(kind.smallest_subnormal)))
+    exponent_error = unit * ((n_dims + 4) * score + 2 * reach)
+    # Within a panel of keys, then a few for each panel; a panel holds at least this many keys.
+    panel = max(8, min(256, 2**16 // (key.itemsize * max(n_dims, 1))))
+    sums = unit * (256 + 16 * n_keys / panel + 8)
+    weight_error = math.expm1(min(2 * exponent_error, 700.0)) + 2 * sums
+    lost = float(kind.smallest_normal) * n_keys
+    return float((weight_error + lost) * math.sqrt(len(query)))
+
+
+def measured_attention_error(
+    heads: Heads,
+    head: int,
+    scale: float,
+    is_causal: bool,
+    output: Array,
+    rng: np.random.Generator,
+) -> float:
+    r"""Estimate of :math:`\|O - O'\|_F` from random rows computed by NumPy in double precision."""
+    n_rows = min(CHECKED_ROWS, len(output))
+    if n_rows == 0:
+        return 0.0
+    rows = np.sort(rng.choice(len(output), n_rows, replace=False))
+    query, key, value = (points.astype(np.float64) for points in heads.points(head))
+    scores = scale * (query[rows] @ key.T)
+    mask = heads.mask_of(head)
+    if mask is not None:
+        mask = mask if len(mask) == 1 else mask[rows]
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask
+    if is_causal:
+        scores = np.where(np.arange(len(key)) <= rows[:, None], scores, -np.inf)
+    most = scores.max(axis=1, initial=-np.inf, keepdims=True)
+    with np.errstate(over="ignore"):  # what is further below than a float can say counts nothing
+        weights = np.exp(scores - np.where(np.isfinite(most), most, 0.0))
+    totals = weights.sum(axis=1, keepdims=True)
+    weights /= np.where(totals > 0, totals, 1.0)
+    return math.sqrt(len(output) / n_rows) * norm(output[rows] - weights @ value)
+
+
+def largest(array: npt.NDArray[np.floating]) -> float:
+    """Largest absolute entry, without a temporary of the size of the array."""
+    return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+
+
+def norm(array: npt.NDArray[np.floating]) -> float:
+    """Frobenius norm, also of numbers whose squares overflow."""
+    most = largest(array)
+    return most * frobenius(array.astype(np.float64) / most) if most > 0 else 0.0
+
+
+def frobenius(array: npt.NDArray[np.floating]) -> float:
+    """Frobenius norm in double precision.
+
+    NumPy's own asks a BLAS, whose threads then spin for a while on the cores that a product needs.
+    """
+    return math.sqrt(float(np.square(array, dtype=np.float64).sum()))
+
+
+def _longest(points: Array) -> float:
+    """Largest length of a point."""
+    most = largest(points)
+    if most == 0:
+        return 0.0
+    scaled = points.astype(np.float64) / most
+    return most * math.sqrt((scaled * scaled).sum(axis=1).max())

@@ -1,0 +1,1 @@
+"""The compiled loops, the arrays they take, and their NumPy twins."""
