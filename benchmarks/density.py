@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.neighbors import KernelDensity as TreeDensity
 
 from approxkmv import datasets
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 from approxkmv.sklearn import KernelDensity
 from benchmarks import harness
 from benchmarks.harness import Report, Target

@@ -19,7 +19,7 @@ from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from approxkmv import datasets
 from approxkmv.kernel.matrix import gaussian_kernel
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 from approxkmv.operator import GaussianKernel
 from approxkmv.sklearn import KernelRidge
 from benchmarks import harness

@@ -17,7 +17,7 @@ from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv.engine.result import Limit, Outcome
 from approxkmv.engine.schemes.in_time import hurried_sample, probe
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.product import Tolerance, _hurried_product
 
 
@@ -98,8 +98,12 @@ def test_compiled_loops_end_when_the_check_raises(n_threads: int) -> None:
     assert stopped < 0.5 * (time.thread_time() - start)
     heads = points.reshape(1, -1, 32)
     with pytest.raises(OutOfTime):
-        compiled.attention(
-            heads, heads, heads, np.zeros((1, 4), np.int64), scale=0.1, check=stop_now
+        Compiled(check=stop_now).attention(
+            heads,
+            heads,
+            heads,
+            np.zeros((1, 4), np.int64),
+            scale=0.1,
         )
 
 

@@ -21,7 +21,7 @@ import threadpoolctl
 
 import approxkmv as akmv
 from approxkmv import _threads
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 
 SLOWNESS = float(os.environ.get("APPROXKMV_TEST_SLOWNESS", "1"))
 
@@ -148,12 +148,25 @@ def test_many_short_jobs_on_more_threads_than_cores() -> None:
     """Workers come and go around jobs of a few microseconds; nothing is lost or read twice."""
     p = points(200, 2)
     rows = np.arange(200)
-    expected = compiled.pair_kernel(p, p, rows, rows[::-1].copy(), 1.0, n_threads=1)
+    expected = Compiled(1).pair_kernel(
+        p,
+        p,
+        rows,
+        rows[::-1].copy(),
+        1.0,
+    )
 
     def calls(_: int) -> bool:
         return all(
             np.array_equal(
-                compiled.pair_kernel(p, p, rows, rows[::-1].copy(), 1.0, n_threads=7), expected
+                Compiled(7).pair_kernel(
+                    p,
+                    p,
+                    rows,
+                    rows[::-1].copy(),
+                    1.0,
+                ),
+                expected,
             )
             and np.array_equal(akmv.matvec(p, p, rows, bandwidth=1.0, n_threads=7), answer)
             for _ in range(200)
@@ -382,9 +395,9 @@ def test_more_than_2_to_the_31_elements(tmp_path: Path) -> None:
     queries = np.zeros((1, d), np.float32)
     last = len(keys) - 1
     for col, expected in ((last, np.exp(-2.0)), (last - 1, 1.0), (0, 1.0)):
-        value = compiled.pair_kernel(queries, keys, np.zeros(1, np.int64), np.array([col]), 1.0)
+        value = Compiled().pair_kernel(queries, keys, np.zeros(1, np.int64), np.array([col]), 1.0)
         assert value[0] == pytest.approx(expected)
-    found = compiled.scan_ranges(
+    found = Compiled().scan_ranges(
         queries, keys, np.array([last, 0]), np.zeros(1, np.int64), np.full(1, 2), 1.0, 0.01
     )
     np.testing.assert_array_equal(found[1], [last, 0])

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._tensors import as_array
-from approxkmv.loops.compiled import Array, largest_magnitude
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array
 
 Rng = int | np.random.Generator | None
 # What the compiled loops count threads in.
@@ -110,7 +111,9 @@ def finite(array: Array, name: str, n_threads: int | None = 1) -> float:
 
     By one thread, unless the caller knows how many it may use.
     """
-    most = largest_magnitude(np.ascontiguousarray(array).reshape(-1), n_threads=n_threads)
+    most = Compiled(n_threads).largest_magnitude(
+        np.ascontiguousarray(array).reshape(-1),
+    )
     if math.isfinite(most):
         return most
     at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.loops.compiled import Array, AttentionSums, Check, Index
-from approxkmv.loops.compiled import attention as attention_leaf
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, AttentionSums, Check, Index
 
 Mask = npt.NDArray[np.floating] | npt.NDArray[np.bool_]
 
@@ -61,7 +61,7 @@ class Heads:
         check: Check = None,
     ) -> AttentionSums:
         """Exact attention of some of the heads."""
-        return attention_leaf(
+        return Compiled(n_threads, check=check).attention(
             self.queries,
             self.keys,
             self.values,
@@ -69,8 +69,6 @@ class Heads:
             scale=scale,
             is_causal=is_causal,
             mask=self.mask,
-            n_threads=n_threads,
-            check=check,
         )
 
 

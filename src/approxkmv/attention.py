@@ -24,7 +24,7 @@ from approxkmv.info import AttentionInfo, HeadInfo, Plan
 from approxkmv.kernel.rounding import attention_bound, measured_attention_error, norm
 from approxkmv.kernel.rounding import largest as max_magnitude
 from approxkmv.loops import compiled
-from approxkmv.loops.compiled import Array, Check, Index
+from approxkmv.loops.types import Array, Check, Index
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _NAMES = ("query", "key", "value")

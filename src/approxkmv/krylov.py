@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 
 from approxkmv._deadline import OutOfTime
-from approxkmv.loops.compiled import Float64
+from approxkmv.loops.types import Float64
 
 Product = Callable[[Float64], Float64]
 # Called after each iteration with the lengths of all residuals.

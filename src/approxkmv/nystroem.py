@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
-from approxkmv.loops.compiled import Array, Float64, Index
+from approxkmv.loops.types import Array, Float64, Index
 
 # Columns picked together: few enough that they do not repeat each other, enough for fast products.
 _BLOCK = 64

@@ -21,7 +21,7 @@ from approxkmv.info import Plan, ProductInfo
 from approxkmv.kernel.frame import usual_units
 from approxkmv.kernel.matrix import ExactKernel, prepare
 from approxkmv.kernel.rounding import rounding_bound
-from approxkmv.loops.compiled import Array, Check
+from approxkmv.loops.types import Array, Check
 from approxkmv.product import exact_plan, scaled_columns, unscaled
 
 if TYPE_CHECKING:

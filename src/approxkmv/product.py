@@ -32,7 +32,7 @@ from approxkmv.kernel.rounding import (
     rounding_bound,
 )
 from approxkmv.loops import compiled
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 
 METHODS = ("auto", "exact", "sampled", "paper")
 _ROWS_AT_ONCE = 1 << 22

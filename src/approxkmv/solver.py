@@ -25,7 +25,7 @@ from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._warnings import AccuracyWarning
 from approxkmv.kernel.matrix import prepare
 from approxkmv.krylov import conjugate_gradients, minres
-from approxkmv.loops.compiled import Array, Float64, Index
+from approxkmv.loops.types import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
 from approxkmv.product import scaled_columns

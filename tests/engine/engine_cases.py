@@ -9,7 +9,7 @@ import numpy as np
 
 from approxkmv.engine.survey.order import Blocks, norm_order
 from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
-from approxkmv.loops.compiled import FoundPairs, Geometry
+from approxkmv.loops.types import FoundPairs, Geometry
 
 
 @dataclass(frozen=True, eq=False)

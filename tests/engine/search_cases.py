@@ -10,7 +10,8 @@ import numpy as np
 from approxkmv.engine.survey.order import Blocks, norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import Float64, Geometry, pair_kernel
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Float64, Geometry
 
 BANDWIDTH = 0.6
 THRESHOLD = 0.01
@@ -57,7 +58,7 @@ def grouped(
     blocks, tiles = norm_order(kernel.geometry, 256, 256)
     rows = np.repeat(np.arange(n), 8)
     cols = (8 * group[rows] + np.tile(np.arange(8), n)).astype(np.int64)
-    values = pair_kernel(queries, keys, rows, cols, BANDWIDTH)
+    values = Compiled().pair_kernel(queries, keys, rows, cols, BANDWIDTH)
     near = values >= THRESHOLD
     if symmetric:
         near &= rows != cols

@@ -15,7 +15,7 @@ from approxkmv.engine.sample import Draws, spread
 from approxkmv.engine.survey.forecast import Forecast
 from approxkmv.engine.survey.rates import Rates
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import SampledSums
+from approxkmv.loops.types import SampledSums
 
 
 def outcome_of(points: Any, x: np.ndarray, *, eps: float = 0.1, seed: int = 0) -> Outcome:

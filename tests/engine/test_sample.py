@@ -30,7 +30,8 @@ from approxkmv.engine.sample import (
 from approxkmv.engine.survey.order import Blocks, norm_order
 from approxkmv.engine.survey.pilot import run_pilot
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import DrawPlan, FoundPairs, Geometry, SampledSums, sampled_product
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import DrawPlan, FoundPairs, Geometry, SampledSums
 
 N_STREAMS = 600
 
@@ -53,7 +54,16 @@ def plan_of(case: Case, rate: np.ndarray, x: np.ndarray, stream: int) -> DrawPla
 
 
 def product_of(geometry: Geometry, plan: DrawPlan, found: FoundPairs, x: np.ndarray) -> np.ndarray:
-    return sampled_product(geometry, plan, found, x[:, None], n_threads=1).out[:, 0]
+    return (
+        Compiled(1)
+        .sampled_product(
+            geometry,
+            plan,
+            found,
+            x[:, None],
+        )
+        .out[:, 0]
+    )
 
 
 def uneven_rates(case: Case, level: float) -> np.ndarray:
@@ -134,7 +144,12 @@ def test_estimates_are_unbiased(recall: float) -> None:
     for stream in range(N_STREAMS):
         x = size * rng.choice([-1.0, 1.0], 240)
         plan = plan_of(case, rate, x, stream)
-        sums = sampled_product(case.geometry, plan, found, x[:, None], n_threads=1)
+        sums = Compiled(1).sampled_product(
+            case.geometry,
+            plan,
+            found,
+            x[:, None],
+        )
         variances.append(sums.variance)
         masses.append(sums.mass)
         errors.append((sums.out[:, 0] - case.K @ x) ** 2)
@@ -163,7 +178,12 @@ def test_one_sign_makes_the_error_smaller_not_larger() -> None:
     difference = []
     for stream in range(N_STREAMS):
         plan, none = plan_of(case, rate, x, stream), FoundPairs.none(120)
-        sums = sampled_product(case.geometry, plan, none, x[:, None], n_threads=1)
+        sums = Compiled(1).sampled_product(
+            case.geometry,
+            plan,
+            none,
+            x[:, None],
+        )
         difference.append(((sums.out[:, 0] - case.K @ x) ** 2).sum() - sums.variance.sum())
     standard_error = np.std(difference, ddof=1) / np.sqrt(N_STREAMS)
     assert np.mean(difference) <= 4 * standard_error
@@ -339,7 +359,12 @@ def test_draw(level: float) -> None:
         return
     assert sample.upper > sample.variance > 0
     plan = plan_of(case, rate, x, 0)._replace(seed=1)
-    plain = sampled_product(case.geometry, plan, found, x[:, None], n_threads=1)
+    plain = Compiled(1).sampled_product(
+        case.geometry,
+        plan,
+        found,
+        x[:, None],
+    )
     off = (plain.out[:, 0] - exact)[pilot.rows] ** 2
     weight = case.query_blocks.sizes[pilot.block_of] / 4
     variance = np.maximum(plain.variance, 0)
@@ -363,8 +388,11 @@ def test_rows_that_stand_out_are_mended() -> None:
     x = np.ones(400)
     rate, found = uneven_rates(case, 0.5), case.pairs(0.05, recall=0.97)
     exact = case.K @ x
-    drawn = sampled_product(
-        case.geometry, plan_of(case, rate, x, 0)._replace(seed=1), found, x[:, None], n_threads=1
+    drawn = Compiled(1).sampled_product(
+        case.geometry,
+        plan_of(case, rate, x, 0)._replace(seed=1),
+        found,
+        x[:, None],
     )
     _, pilot = draw_of(case, x, rate, found)
     variance = np.maximum(drawn.variance, 0.0)
@@ -485,12 +513,11 @@ def test_more_draws_are_one_larger_draw() -> None:
         x = rng.choice([-1.0, 1.0], 240)
         first, second = (
             Draws(
-                sampled_product(
+                Compiled(1).sampled_product(
                     case.geometry,
                     plan_of(case, f * rate, x, 2 * stream + i),
                     found,
                     x[:, None],
-                    n_threads=1,
                 ),
                 np.full(len(case.query_blocks.sizes), f),
             )

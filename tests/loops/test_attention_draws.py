@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from approxkmv.loops import compiled, reference
-from approxkmv.loops.compiled import AttentionBlocks, AttentionHead, AttentionRates, Smoothing
+from approxkmv.loops import reference
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import AttentionBlocks, AttentionHead, AttentionRates, Smoothing
 
 SHAPES = [(1, 1, 1, 1), (5, 40, 3, 2), (200, 130, 8, 64), (130, 200, 64, 17), (210, 600, 5, 70)]
 SMOOTHING = Smoothing(
@@ -89,7 +90,12 @@ def test_pilot(shape: tuple[int, int, int, int], causal: bool, isa: str, dtype: 
     head, blocks = head_of(m, n, d, r, dtype), blocks_of(m, n, causal)
     rows = pilot_rows(blocks)
     want = reference.attention_pilot(head, blocks, rows, SMOOTHING)
-    got = compiled.attention_pilot(head, blocks, rows, SMOOTHING, isa=isa, n_threads=1)
+    got = Compiled(1, isa).attention_pilot(
+        head,
+        blocks,
+        rows,
+        SMOOTHING,
+    )
     relative, size = relative_error(head), value_size(head)
     unit = float(np.finfo(dtype).eps) / 2
     np.testing.assert_allclose(got.outputs, want.outputs, rtol=0, atol=relative * size)
@@ -105,8 +111,11 @@ def test_pilot(shape: tuple[int, int, int, int], causal: bool, isa: str, dtype: 
         np.testing.assert_allclose(got.moment, want.moment, rtol=1e-4, atol=1e-9 * size**2)
         np.testing.assert_allclose(got.guarded, want.guarded, rtol=1e-4, atol=1e-9 * size**2)
     for n_threads in (2, 5):
-        again = compiled.attention_pilot(
-            head, blocks, rows, SMOOTHING, isa=isa, n_threads=n_threads
+        again = Compiled(n_threads, isa).attention_pilot(
+            head,
+            blocks,
+            rows,
+            SMOOTHING,
         )
         for a, b in zip(got, again, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -122,7 +131,12 @@ def test_rate_histogram(causal: bool) -> None:
     guarded = np.exp(rng.uniform(-60, 20, shape)).astype(np.float32)
     want = reference.rate_histogram(blocks, moment, guarded, 1e-20)
     for n_threads in (1, 2, 7):
-        got = compiled.rate_histogram(blocks, moment, guarded, 1e-20, n_threads=n_threads)
+        got = Compiled(n_threads).rate_histogram(
+            blocks,
+            moment,
+            guarded,
+            1e-20,
+        )
         np.testing.assert_array_equal(got[0], want[0])
         np.testing.assert_allclose(got[1], want[1], rtol=1e-12)
     free = want[0].sum()
@@ -143,7 +157,11 @@ def test_draw(
     near = rng.standard_normal((n_blocks, r)).astype(dtype)
     rates = AttentionRates(guarded, near, 1e-4, 0.7, least + 1, 2**62 + 5, 3)
     want = reference.attention_draw(head, blocks, rates)
-    got = compiled.attention_draw(head, blocks, rates, isa=isa, n_threads=1)
+    got = Compiled(1, isa).attention_draw(
+        head,
+        blocks,
+        rates,
+    )
     relative = relative_error(head)
     unit = float(np.finfo(dtype).eps) / 2
     size = value_size(head) + float(np.sqrt((near**2).sum(axis=1).max()))
@@ -156,7 +174,11 @@ def test_draw(
     assert known.any()
     np.testing.assert_allclose(got.variance[known], want.variance[known], rtol=0, atol=bound)
     for n_threads in (2, 5):
-        again = compiled.attention_draw(head, blocks, rates, isa=isa, n_threads=n_threads)
+        again = Compiled(n_threads, isa).attention_draw(
+            head,
+            blocks,
+            rates,
+        )
         for a, b in zip(got, again, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -173,22 +195,40 @@ def test_draws_of_some_blocks(causal: bool, isa: str, dtype: Any) -> None:
     assert n_blocks >= 3
     guarded = np.random.default_rng(1).random((n_blocks, n), np.float32) ** 4
     rates = AttentionRates(guarded, np.zeros((n_blocks, r), dtype), 1e-4, 0.7, 5.0, 11, 3)
-    whole = compiled.attention_draw(head, blocks, rates, isa=isa)
+    whole = Compiled(isa=isa).attention_draw(
+        head,
+        blocks,
+        rates,
+    )
     some, others = np.array([1]), np.array([0, *range(2, n_blocks)])
-    part = compiled.attention_draw(head, blocks, rates, chosen=some, isa=isa, n_threads=1)
+    part = Compiled(1, isa).attention_draw(
+        head,
+        blocks,
+        rates,
+        chosen=some,
+    )
     want = reference.attention_draw(head, blocks, rates, chosen=some)
     np.testing.assert_array_equal(part.n_drawn, want.n_drawn)
     rows = blocks.query_order[blocks.start[1] : blocks.start[2]]
     np.testing.assert_array_equal(part.out[rows], whole.out[rows])
     assert not np.delete(part.bound, rows).any()
     for n_threads in (2, 3, 8):
-        again = compiled.attention_draw(
-            head, blocks, rates, chosen=some, isa=isa, n_threads=n_threads
+        again = Compiled(n_threads, isa).attention_draw(
+            head,
+            blocks,
+            rates,
+            chosen=some,
         )
         np.testing.assert_array_equal(again.out[rows], part.out[rows])
         for a, b in zip(again[1:], part[1:], strict=True):
             np.testing.assert_array_equal(a, b)
-    rest = compiled.attention_draw(head, blocks, rates, chosen=others, into=part, isa=isa)
+    rest = Compiled(isa=isa).attention_draw(
+        head,
+        blocks,
+        rates,
+        chosen=others,
+        into=part,
+    )
     for a, b in zip(rest, whole, strict=True):
         np.testing.assert_array_equal(a, b)
     twins = reference.attention_draw(head, blocks, rates, chosen=others, into=want)
@@ -215,7 +255,11 @@ def test_long_rows_decay_their_squares(isa: str) -> None:
     guarded = np.full((len(blocks.band_start), n), 0.04, np.float32)
     rates = AttentionRates(guarded, np.zeros((len(guarded), r)), 0.0, 1.0, 1.0, 7, 0)
     want = reference.attention_draw(head, blocks, rates)
-    got = compiled.attention_draw(head, blocks, rates, isa=isa)
+    got = Compiled(isa=isa).attention_draw(
+        head,
+        blocks,
+        rates,
+    )
     known = ~np.isnan(got.variance)
     np.testing.assert_allclose(got.out, want.out, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(got.bound, want.bound, rtol=1e-9)

@@ -9,7 +9,8 @@ import pytest
 from test_sampled_product import engine_case, geometry_of, in_order, some_pairs
 
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops import compiled, reference
+from approxkmv.loops import reference
+from approxkmv.loops.compiled import Compiled
 
 
 @pytest.mark.parametrize("differences", [False, True])
@@ -20,7 +21,10 @@ def test_nearest_keys(m: int, n: int, width: int, dtype: Any, isa: str, differen
     twin = reference.nearest_keys(geometry, width)
     exponents = reference._exponents(geometry)
     runs = [
-        compiled.nearest_keys(geometry, width, isa=isa, n_threads=n_threads)
+        Compiled(n_threads, isa).nearest_keys(
+            geometry,
+            width,
+        )
         for n_threads in (1, 2, 7)
     ]
     for run in runs[1:]:
@@ -35,13 +39,19 @@ def test_nearest_keys(m: int, n: int, width: int, dtype: Any, isa: str, differen
 def test_nearest_keys_of_equals_are_the_first(dtype: Any, isa: str) -> None:
     points = np.ones((3, 4), dtype)
     kernel = prepare(points, np.ones((300, 4), dtype), 1.0)
-    found = compiled.nearest_keys(kernel.geometry, 4, isa=isa)
+    found = Compiled(isa=isa).nearest_keys(
+        kernel.geometry,
+        4,
+    )
     np.testing.assert_array_equal(found, [[0, 1, 2, 3]] * 3)
 
 
 def test_a_query_beyond_all_bounds_gets_some_keys(isa: str) -> None:
     kernel = prepare(np.full((2, 3), 3e30, np.float32), np.zeros((9, 3), np.float32), 1.0)
-    found = compiled.nearest_keys(kernel.geometry, 5, isa=isa)
+    found = Compiled(isa=isa).nearest_keys(
+        kernel.geometry,
+        5,
+    )
     assert ((found >= 0) & (found < 9)).all()
 
 
@@ -55,8 +65,10 @@ def test_linked_pairs(width: int, dtype: Any, isa: str) -> None:
     twin = in_order(*reference.linked_pairs(*arguments, width=width, threshold=0.2))
     for n_threads in (1, 2, 7):
         ours = in_order(
-            *compiled.linked_pairs(
-                *arguments, width=width, threshold=0.2, isa=isa, n_threads=n_threads
+            *Compiled(n_threads, isa).linked_pairs(
+                *arguments,
+                width=width,
+                threshold=0.2,
             )
         )
         np.testing.assert_array_equal(ours[0], twin[0])

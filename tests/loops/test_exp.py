@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 
 # Where the result is a normal number below the documented overflow at 2^127.5 and 2^1023.5.
 RANGE = {np.dtype(np.float32): (-87.0, 88.0), np.dtype(np.float64): (-708.0, 709.0)}
@@ -37,13 +37,23 @@ def test_at_most_two_ulp(isa: str, dtype: Any, part: str) -> None:
         x = (half[:, None] * (1 + rng.uniform(-1e-6, 1e-6, 300))).ravel()
         x = x[(x >= low) & (x <= high)]
     x = x.astype(dtype)
-    assert ulps(compiled.exp(x, isa=isa), x).max() <= 2
+    assert (
+        ulps(
+            Compiled(isa=isa).exp(
+                x,
+            ),
+            x,
+        ).max()
+        <= 2
+    )
 
 
 def test_never_above_one_for_arguments_up_to_zero(isa: str, dtype: Any) -> None:
     """A kernel value is at most 1, and exactly 1 at distance 0."""
     x = -np.concatenate([[0.0], 2.0 ** np.linspace(-80, 6, 100_000)]).astype(dtype)
-    got = compiled.exp(x, isa=isa)
+    got = Compiled(isa=isa).exp(
+        x,
+    )
     assert got[0] == 1
     assert got.max() == 1
 
@@ -52,7 +62,9 @@ def test_almost_monotone(isa: str, dtype: Any) -> None:
     """Between neighbouring numbers the value never falls by more than one ulp."""
     for start in (-80.0, -10.0, -0.7, -0.35, 0.1, 0.35, 3.3, 60.0):
         x = dtype.type(start) + np.arange(100_000) * np.spacing(dtype.type(abs(start)))
-        got = compiled.exp(x.astype(dtype), isa=isa)
+        got = Compiled(isa=isa).exp(
+            x.astype(dtype),
+        )
         assert (np.diff(got) >= -np.spacing(got[:-1])).all()
 
 
@@ -62,7 +74,9 @@ def test_nan_is_kept(isa: str, dtype: Any) -> None:
         for at in range(n):
             x = np.zeros(n, dtype)
             x[at] = np.nan
-            got = compiled.exp(x, isa=isa)
+            got = Compiled(isa=isa).exp(
+                x,
+            )
             assert np.isnan(got[at])
             assert (np.delete(got, at) == 1).all()
 
@@ -70,11 +84,17 @@ def test_nan_is_kept(isa: str, dtype: Any) -> None:
 def test_negative_nan_is_kept(isa: str, dtype: Any) -> None:
     """NaN with the sign bit set, as x86 makes it from inf - inf."""
     x = np.copysign(np.full(40, np.nan, dtype), dtype.type(-1))
-    assert np.isnan(compiled.exp(x, isa=isa)).all()
+    assert np.isnan(
+        Compiled(isa=isa).exp(
+            x,
+        )
+    ).all()
 
 
 def test_infinities(isa: str, dtype: Any) -> None:
-    got = compiled.exp(np.array([-np.inf, np.inf] * 20, dtype), isa=isa)
+    got = Compiled(isa=isa).exp(
+        np.array([-np.inf, np.inf] * 20, dtype),
+    )
     np.testing.assert_array_equal(got, np.array([0, np.inf] * 20, dtype))
 
 
@@ -82,8 +102,12 @@ def test_underflow_gives_zero_and_overflow_infinity(isa: str, dtype: Any) -> Non
     """Far outside the exponent field: 0 below, infinity above, never anything in between."""
     low, high = RANGE[dtype]
     far = np.concatenate([np.linspace(2, 2000, 5000), 10.0 ** np.arange(4, 38)]).astype(dtype)
-    below = compiled.exp(dtype.type(low) - far, isa=isa)
-    above = compiled.exp(dtype.type(high + 0.5) + far, isa=isa)
+    below = Compiled(isa=isa).exp(
+        dtype.type(low) - far,
+    )
+    above = Compiled(isa=isa).exp(
+        dtype.type(high + 0.5) + far,
+    )
     assert (below == 0).all()
     assert np.isinf(above).all()
     assert (above > 0).all()
@@ -93,7 +117,13 @@ def test_between_normal_and_zero(isa: str, dtype: Any) -> None:
     """Below the normal numbers: right to the smallest normal number, and not negative."""
     low, _ = RANGE[dtype]
     x = np.linspace(low - 5, low, 100_000).astype(dtype)
-    got = compiled.exp(x, isa=isa).astype(np.float64)
+    got = (
+        Compiled(isa=isa)
+        .exp(
+            x,
+        )
+        .astype(np.float64)
+    )
     exact = np.exp(x.astype(np.float64))
     assert (got >= 0).all()
     tiny = float(np.finfo(dtype).smallest_normal)
@@ -104,7 +134,14 @@ def test_between_normal_and_zero(isa: str, dtype: Any) -> None:
 def test_any_length_gives_the_same_bits(isa: str, dtype: Any, n: int) -> None:
     """The remainder of a vector is computed like the rest."""
     x = np.linspace(-3, 3, 200).astype(dtype)
-    np.testing.assert_array_equal(compiled.exp(x[:n].copy(), isa=isa), compiled.exp(x, isa=isa)[:n])
+    np.testing.assert_array_equal(
+        Compiled(isa=isa).exp(
+            x[:n].copy(),
+        ),
+        Compiled(isa=isa).exp(
+            x,
+        )[:n],
+    )
 
 
 LOWEST_POWER = {np.dtype(np.float32): -126.0, np.dtype(np.float64): -1022.0}
@@ -131,18 +168,29 @@ class TestPowerOfTwo:
         wide = np.float64 if dtype == np.float32 else np.longdouble
         exact = np.exp2(x.astype(wide))
         last_place = np.spacing(exact.astype(dtype)).astype(wide)
-        got = compiled.power_of_two(x, isa=isa)
+        got = Compiled(isa=isa).power_of_two(
+            x,
+        )
         assert (np.abs(got.astype(wide) - exact) <= 2 * last_place).all()
         assert part == "above zero" or got.max() <= 1
 
     def test_ends(self, isa: str, dtype: Any) -> None:
         """1 at 0, 0 far below, and what is not a number stays so."""
         x = np.array([0, -1, 4 * LOWEST_POWER[dtype], -np.inf, np.nan, -0.0] * 7, dtype)
-        got = compiled.power_of_two(x, isa=isa)
+        got = Compiled(isa=isa).power_of_two(
+            x,
+        )
         np.testing.assert_array_equal(got, np.array([1, 0.5, 0, 0, np.nan, 1] * 7, dtype))
 
     @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 33])
     def test_any_length_gives_the_same_bits(self, isa: str, dtype: Any, n: int) -> None:
         x = np.linspace(-3, 0, 200).astype(dtype)
-        got = compiled.power_of_two(x[:n].copy(), isa=isa)
-        np.testing.assert_array_equal(got, compiled.power_of_two(x, isa=isa)[:n])
+        got = Compiled(isa=isa).power_of_two(
+            x[:n].copy(),
+        )
+        np.testing.assert_array_equal(
+            got,
+            Compiled(isa=isa).power_of_two(
+                x,
+            )[:n],
+        )

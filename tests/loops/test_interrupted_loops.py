@@ -26,7 +26,8 @@ from test_sampled_product import (
 )
 
 from approxkmv.loops import compiled, reference
-from approxkmv.loops.compiled import AttentionRates, FoundPairs, PairDraws
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import AttentionRates, FoundPairs, PairDraws
 
 F32 = np.float32
 
@@ -60,7 +61,9 @@ def neighbours() -> tuple[tuple[Any, ...], dict[str, Any]]:
     queries, keys = normal(30_000, 4), normal(30_000, 4)
     options = {"least": 0.0, "width": 8, "threshold": 0.2}
     rows, cols = np.random.default_rng(0).integers(30_000, size=(2, 600_000)).astype(np.int32)
-    known = compiled.merge_pairs(FoundPairs.none(30_000), rows, cols, np.ones(600_000, np.float32))
+    known = Compiled().merge_pairs(
+        FoundPairs.none(30_000), rows, cols, np.ones(600_000, np.float32)
+    )
     return (queries, keys, 1.0, known), options
 
 
@@ -91,7 +94,7 @@ def calls() -> dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]:
 
     def tile_hits() -> Any:
         p = normal(20_000, 3)
-        tiling = compiled.random_tiling(p, p)
+        tiling = Compiled().random_tiling(p, p)
         return (geometry(20_000, 8), tiling, 0.5, FoundPairs.none(20_000)), {}
 
     def pilot() -> Any:
@@ -181,19 +184,18 @@ def loops() -> list[str]:
     """The compiled loops that run on the threads of the pool."""
     return [
         name
-        for name in compiled.__all__
-        if "n_threads" in inspect.signature(getattr(compiled, name)).parameters
+        for name in compiled.LOOPS
+        if "self.threads" in inspect.getsource(getattr(Compiled, name))
     ]
 
 
 @pytest.mark.parametrize("name", loops())
 def test_every_loop_raises_the_interrupt(name: str) -> None:
     """Interrupted at several times, on one thread and on two."""
-    leaf = getattr(compiled, name)
     arguments, options = calls()[name]()
     for n_threads, seconds in ((1, 0.005), (2, 0.02), (1, 0.04), (2, 0.08)):
         with interrupt_after(seconds), pytest.raises(KeyboardInterrupt):
-            for_ever(lambda n=n_threads: leaf(*arguments, **options, n_threads=n))
+            for_ever(lambda n=n_threads: getattr(Compiled(n), name)(*arguments, **options))
 
 
 def test_interrupt_while_keys_that_fall_behind_are_looked_for() -> None:
@@ -206,11 +208,16 @@ def test_interrupt_while_keys_that_fall_behind_are_looked_for() -> None:
     options = {"least": 0.5, "width": 3, "threshold": 0.1, "of_keys": True}
     nothing = np.empty(0, np.int32)
     with interrupt_after(0.001), pytest.raises(KeyboardInterrupt):
-        compiled.neighbours_of_neighbours(
-            queries, keys, 1.0, known, **options, point_order=nothing, n_threads=1
+        Compiled(1).neighbours_of_neighbours(
+            queries,
+            keys,
+            1.0,
+            known,
+            **options,
+            point_order=nothing,
         )
     few = (queries[:9], keys[:7], 1.0, every_pair(9, 7))
-    again = in_order(*compiled.neighbours_of_neighbours(*few, **options))
+    again = in_order(*Compiled().neighbours_of_neighbours(*few, **options))
     twin = in_order(*reference.neighbours_of_neighbours(*few, **options))
     assert len(twin[0]) > 0
     np.testing.assert_array_equal(again[:2], twin[:2])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from approxkmv.kernel.matrix import gaussian_kernel
-from approxkmv.loops import compiled, reference
-from approxkmv.loops.compiled import Geometry, PairDraws, WholePoints
+from approxkmv.loops import reference
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Geometry, PairDraws, WholePoints
 
 BANDWIDTH = 2.0
 
@@ -85,8 +86,11 @@ def test_reduced_product(isa: str, dtype: Any, n_columns: int, same: bool) -> No
         for floor, rate, least in [(-4.0, 3.0, 0.05), (-30.0, 0.1, 0.0), (-1.0, 1e9, 0.5)]:
             draws = PairDraws(case.size, floor, rate, least, 5, 6)
             want = reference.reduced_product(case.few, case.whole, draws, case.x)
-            got = compiled.reduced_product(
-                case.few, case.whole, draws, case.x, isa=isa, n_threads=2
+            got = Compiled(2, isa).reduced_product(
+                case.few,
+                case.whole,
+                draws,
+                case.x,
             )
             assert got.out.dtype == dtype
             clear = clear_rows(case, draws)
@@ -133,12 +137,11 @@ def test_mean_and_variance(same: bool) -> None:
     floor, rate, least = -3.0, 1.5, 0.1
     n_seeds = 3000
     runs = [
-        compiled.reduced_product(
+        Compiled(1).reduced_product(
             case.few,
             case.whole,
             PairDraws(case.size, floor, rate, least, seed, 1),
             case.x,
-            n_threads=1,
         )
         for seed in range(n_seeds)
     ]
@@ -179,7 +182,12 @@ def test_pairs_are_drawn_independently() -> None:
     for seed in range(n_seeds):
         draws = PairDraws(np.ones(5), -1.0, p, 0.0, seed, 3)
         counts.append(reference.pair_draws(np.ones((4, 5)), draws)[1])
-        got = compiled.reduced_product(few, zero, draws, np.ones((5, 1)), n_threads=1)
+        got = Compiled(1).reduced_product(
+            few,
+            zero,
+            draws,
+            np.ones((5, 1)),
+        )
         np.testing.assert_array_equal(got.n_drawn, counts[-1].sum(axis=1))
     drawn = np.stack(counts).astype(float)
     for a, b in [((0, 0), (0, 1)), ((0, 0), (1, 0)), ((0, 0), (1, 1)), ((2, 3), (3, 4))]:
@@ -192,13 +200,26 @@ def test_does_not_depend_on_threads_or_other_queries(isa: str, dtype: Any) -> No
     """Bits are equal for 1, 2, 3 and 7 threads, and differ for another seed or stream."""
     case = make_case(400, 700, 24, 9, 1, dtype, same=False)
     draws = PairDraws(case.size, -5.0, 2.0, 0.02, 5, 6)
-    first = compiled.reduced_product(case.few, case.whole, draws, case.x, isa=isa, n_threads=1)
+    first = Compiled(1, isa).reduced_product(
+        case.few,
+        case.whole,
+        draws,
+        case.x,
+    )
     for n_threads in (2, 3, 7):
-        again = compiled.reduced_product(
-            case.few, case.whole, draws, case.x, isa=isa, n_threads=n_threads
+        again = Compiled(n_threads, isa).reduced_product(
+            case.few,
+            case.whole,
+            draws,
+            case.x,
         )
         for a, b in zip(first, again, strict=True):
             np.testing.assert_array_equal(a, b)
     for other in (draws._replace(seed=7), draws._replace(stream=7)):
-        got = compiled.reduced_product(case.few, case.whole, other, case.x, isa=isa)
+        got = Compiled(isa=isa).reduced_product(
+            case.few,
+            case.whole,
+            other,
+            case.x,
+        )
         assert (got.out != first.out).any()

@@ -14,7 +14,8 @@ import pytest
 from test_tile import Args, case, exponents, pair_bound
 
 from approxkmv.loops import compiled, reference
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     DrawPlan,
     FoundPairs,
     Geometry,
@@ -88,7 +89,13 @@ def test_tile_product_squares(isa: str, dtype: Any, differences: bool) -> None:
         want = reference.tile_product(**a).out
         t, t_error = exponents(a)
         for n_threads in (1, 3):
-            got = compiled.tile_product(**a, isa=isa, n_threads=n_threads).out
+            got = (
+                Compiled(n_threads, isa)
+                .tile_product(
+                    **a,
+                )
+                .out
+            )
             for column, power in enumerate((1, 2, 2)):
                 e = np.exp(power * t)
                 bound = (e * (np.expm1(power * t_error) + (6 + n) * unit)) @ np.abs(
@@ -115,12 +122,22 @@ def test_project(isa: str, dtype: Any) -> None:
         np.testing.assert_allclose(
             reference.project(points, index, centre, basis), want, rtol=1e-7, atol=1e-7
         )
-        first = compiled.project(points, index, centre, basis, isa=isa, n_threads=1)
+        first = Compiled(1, isa).project(
+            points,
+            index,
+            centre,
+            basis,
+        )
         assert first.dtype == np.float32
         assert first.shape == (n, n_out)
         assert (np.abs(first - want) <= (d + 3) * unit * size).all()
         for n_threads in (2, 7):
-            again = compiled.project(points, index, centre, basis, isa=isa, n_threads=n_threads)
+            again = Compiled(n_threads, isa).project(
+                points,
+                index,
+                centre,
+                basis,
+            )
             np.testing.assert_array_equal(again, first)
 
 
@@ -152,8 +169,14 @@ def test_some_of_many_keys_tell_the_cuts() -> None:
     assert cells(got.query_order, got.query_start) == cells(want.query_order, want.query_start)
     # The same bits for any number of threads; one side serves both where they are the same.
     for n_threads in (1, 3):
-        again = compiled.random_tiling(keys, queries, n_threads=n_threads)
-        both = compiled.random_tiling(keys, keys, n_threads=n_threads)
+        again = Compiled(n_threads).random_tiling(
+            keys,
+            queries,
+        )
+        both = Compiled(n_threads).random_tiling(
+            keys,
+            keys,
+        )
         for a, b in zip(got, again, strict=True):
             np.testing.assert_array_equal(a, b)
         for order, start in (
@@ -170,7 +193,7 @@ def test_some_of_many_keys_tell_the_cuts() -> None:
 def test_cells_of_a_tiling_are_even() -> None:
     """Without repeats, 2^depth cells of 1,000 keys differ by at most one key per level."""
     keys = np.random.default_rng(1).standard_normal((1000, 5)).astype(np.float32)
-    tiling = compiled.random_tiling(keys, keys)
+    tiling = Compiled().random_tiling(keys, keys)
     assert np.abs(np.diff(tiling.key_start) - 1000 / 32).max() <= 1
     np.testing.assert_array_equal(tiling.key_start, tiling.query_start)
 
@@ -184,7 +207,11 @@ def test_principal_tiling(isa: str, d: int) -> None:
         keys, queries = (rng.standard_normal((k, d)) + 3.0 for k in (n, m))
         want = reference.principal_tiling(keys, queries, depth)
         for n_threads in (1, 3):
-            got = compiled.principal_tiling(keys, queries, depth, isa=isa, n_threads=n_threads)
+            got = Compiled(n_threads, isa).principal_tiling(
+                keys,
+                queries,
+                depth,
+            )
             for a, b in zip(got, want, strict=True):
                 np.testing.assert_array_equal(a, b)
 
@@ -200,7 +227,11 @@ def test_principal_tiling_keeps_clusters_together(isa: str, dtype: Any, offset: 
     keys = (centres[of_key] + 0.05 * rng.standard_normal((800, 19))).astype(dtype)
     some = rng.integers(0, 800, 300)
     of_query = of_key[some]
-    tiling = compiled.principal_tiling(keys, keys[some], 4, isa=isa)
+    tiling = Compiled(isa=isa).principal_tiling(
+        keys,
+        keys[some],
+        4,
+    )
     np.testing.assert_array_equal(np.diff(tiling.key_start), 50)
     keys_of = np.split(tiling.key_order, tiling.key_start[1:-1])
     queries_of = np.split(tiling.query_order, tiling.query_start[1:-1])
@@ -213,7 +244,11 @@ def test_principal_tiling_of_few_keys(isa: str) -> None:
     """More cells than keys: every point in one of them."""
     for (m, n), depth in itertools.product(SHAPES, [2, 5]):
         keys, queries = (np.random.default_rng(k).standard_normal((k, 3)) for k in (n, m))
-        tiling = compiled.principal_tiling(keys, queries, depth, isa=isa)
+        tiling = Compiled(isa=isa).principal_tiling(
+            keys,
+            queries,
+            depth,
+        )
         np.testing.assert_array_equal(np.sort(tiling.key_order), np.arange(n))
         np.testing.assert_array_equal(np.sort(tiling.query_order), np.arange(m))
         assert np.diff(tiling.key_start).max() <= -(-n // 2**depth)
@@ -224,7 +259,11 @@ def test_principal_tiling_of_extreme_points(isa: str, scale: float) -> None:
     """Every point in one cell; halves where squares do not overflow, all together where they do."""
     rng = np.random.default_rng(1)
     points = (scale * rng.uniform(-1, 1, (600, 5))).astype(np.float32)
-    tiling = compiled.principal_tiling(points, points, 3, isa=isa)
+    tiling = Compiled(isa=isa).principal_tiling(
+        points,
+        points,
+        3,
+    )
     np.testing.assert_array_equal(np.sort(tiling.key_order), np.arange(600))
     np.testing.assert_array_equal(tiling.key_order, tiling.query_order)
     np.testing.assert_array_equal(tiling.key_start, tiling.query_start)
@@ -253,10 +292,19 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
         start = np.array([0, n // 3, n // 3, n], np.int64)  # the second tile has no keys
         weights = rng.random(n).astype(dtype)
         args = (geometry_of(a), rows, order, start, weights, threshold)
-        assert compiled.pilot_rows(*args, isa=isa).powers is None
+        assert (
+            Compiled(isa=isa)
+            .pilot_rows(
+                *args,
+            )
+            .powers
+            is None
+        )
         if not differences:
             args = (*args, rng.standard_normal(n).astype(dtype))
-        got = compiled.pilot_rows(*args, isa=isa, n_threads=1)
+        got = Compiled(1, isa).pilot_rows(
+            *args,
+        )
         want = reference.pilot_rows(*args)
         t, error = (part[rows] for part in exponents(a))
         e = np.exp(np.minimum(t, 0.0))
@@ -284,7 +332,11 @@ def test_pilot_rows(isa: str, dtype: Any, differences: bool) -> None:
         ).all()
         for n_threads in (2, 7):
             for one, other in zip(
-                got, compiled.pilot_rows(*args, isa=isa, n_threads=n_threads), strict=True
+                got,
+                Compiled(n_threads, isa).pilot_rows(
+                    *args,
+                ),
+                strict=True,
             ):
                 np.testing.assert_array_equal(one, other)
     assert n_near > 1000
@@ -350,7 +402,9 @@ def test_tile_moments(isa: str, dtype: Any, d: int) -> None:
         weights = rng.standard_normal(n).astype(dtype)
         args = (geometry_of(a), order, start, weights)
         want = reference.tile_moments(*args)
-        got = compiled.tile_moments(*args, isa=isa, n_threads=1)
+        got = Compiled(1, isa).tile_moments(
+            *args,
+        )
         assert got.dtype == dtype
         assert got.shape == want.shape == (3, (d + 1) * (d + 2) // 2)
         # What is summed, without signs.
@@ -366,14 +420,16 @@ def test_tile_moments(isa: str, dtype: Any, d: int) -> None:
             bound += (n + 1) * float(np.finfo(dtype).smallest_normal)
             assert (np.abs(got[tile] - want[tile]) <= bound).all()
         for n_threads in THREADS[1:]:
-            again = compiled.tile_moments(*args, isa=isa, n_threads=n_threads)
+            again = Compiled(n_threads, isa).tile_moments(
+                *args,
+            )
             np.testing.assert_array_equal(got, again)
 
 
 def tiling_of(m: int, n: int, seed: int = 3) -> Tiling:
     rng = np.random.default_rng(seed)
     keys, queries = (rng.standard_normal((k, 2)).astype(np.float32) for k in (n, m))
-    return compiled.random_tiling(keys, queries)
+    return Compiled().random_tiling(keys, queries)
 
 
 @pytest.mark.parametrize("differences", [False, True])
@@ -391,7 +447,12 @@ def test_tile_hits(isa: str, dtype: Any, differences: bool) -> None:
         g, tiling, known = geometry_of(a), tiling_of(m, n), some_pairs(m, n, 0.1)
         t, error = exponents(a)
         found = np.zeros((m, n), np.int64)
-        rows, cols, values = compiled.tile_hits(g, tiling, threshold, known, isa=isa, n_threads=2)
+        rows, cols, values = Compiled(2, isa).tile_hits(
+            g,
+            tiling,
+            threshold,
+            known,
+        )
         assert (rows.dtype, cols.dtype, values.dtype) == (np.int32, np.int32, np.float32)
         np.add.at(found, (rows, cols), 1)
         assert found.max(initial=0) <= 1
@@ -416,12 +477,26 @@ def test_tile_hits_do_not_depend_on_threads(isa: str, dtype: Any, differences: b
     a = engine_case(900, 1100, 4, dtype, differences)
     rng = np.random.default_rng(0)
     keys, queries = (rng.standard_normal((k, 5)).astype(np.float32) for k in (1100, 900))
-    tiling = compiled.random_tiling(keys, queries)
+    tiling = Compiled().random_tiling(keys, queries)
     g, known = geometry_of(a), some_pairs(900, 1100, 0.02)
-    first = in_order(*compiled.tile_hits(g, tiling, 0.01, known, isa=isa, n_threads=1))
+    first = in_order(
+        *Compiled(1, isa).tile_hits(
+            g,
+            tiling,
+            0.01,
+            known,
+        )
+    )
     assert len(first[0]) > 1000
     for n_threads in THREADS[1:]:
-        again = in_order(*compiled.tile_hits(g, tiling, 0.01, known, isa=isa, n_threads=n_threads))
+        again = in_order(
+            *Compiled(n_threads, isa).tile_hits(
+                g,
+                tiling,
+                0.01,
+                known,
+            )
+        )
         for left, right in zip(first, again, strict=True):
             np.testing.assert_array_equal(left, right)
 
@@ -440,7 +515,7 @@ def sketched(
     radius = rng.uniform(0.0, 4.0, len(some)).astype(np.float32)
     radius[::7] = 100.0  # these see their whole cell
     directions = rng.standard_normal((3, 2)).astype(np.float32)
-    tiling = compiled.random_tiling(of_keys @ directions, of_queries @ directions)
+    tiling = Compiled().random_tiling(of_keys @ directions, of_queries @ directions)
     return (
         queries,
         keys,
@@ -474,7 +549,9 @@ def test_cell_pairs(isa: str, dtype: Any) -> None:
         queries, keys, points, tiling, known = sketched(m, n, 4, dtype)
         args = (queries, keys, 1.5, threshold, points, tiling, known)
         want = reference.cell_pairs(*args)
-        got = compiled.cell_pairs(*args, isa=isa, n_threads=1)
+        got = Compiled(1, isa).cell_pairs(
+            *args,
+        )
         assert [part.dtype for part in got] == [np.int32, np.int32, np.float32]
         found, wanted = np.zeros((2, m, n), np.int64)
         np.add.at(found, got[:2], 1)
@@ -488,7 +565,9 @@ def test_cell_pairs(isa: str, dtype: Any) -> None:
         n_met += int((wanted * ~unsure).sum())
         np.testing.assert_allclose(got[2], value[got[:2]], rtol=error + 2e-7)
         for n_threads in THREADS[1:]:
-            again = compiled.cell_pairs(*args, isa=isa, n_threads=n_threads)
+            again = Compiled(n_threads, isa).cell_pairs(
+                *args,
+            )
             for left, right in zip(got, again, strict=True):
                 np.testing.assert_array_equal(left, right)
     assert n_met > 1000
@@ -503,10 +582,13 @@ def test_mirrored_cell_pairs(isa: str, dtype: Any) -> None:
         some = some._replace(keys=some.queries, key_index=some.query_index)
         directions = np.random.default_rng(n).standard_normal((3, 2)).astype(np.float32)
         projections = some.keys @ directions
-        tiling = compiled.random_tiling(projections, projections)
+        tiling = Compiled().random_tiling(projections, projections)
         args = (points, points, 1.5, threshold, some, tiling, known)
         found, wanted, one_way = np.zeros((3, n, n), np.int64)
-        got = compiled.cell_pairs(*args, mirrored=True, isa=isa, n_threads=2)
+        got = Compiled(2, isa).cell_pairs(
+            *args,
+            mirrored=True,
+        )
         np.add.at(found, got[:2], 1)
         wanted[reference.cell_pairs(*args, mirrored=True)[:2]] = 1
         one_way[reference.cell_pairs(*args)[:2]] = 1
@@ -558,15 +640,13 @@ def test_neighbours_of_neighbours(isa: str, dtype: Any, width: int, least: float
             n_points = n if of_keys else m
             order = np.random.default_rng(n_threads).permutation(n_points).astype(np.int32)
             got = in_order(
-                *compiled.neighbours_of_neighbours(
+                *Compiled(n_threads, isa).neighbours_of_neighbours(
                     queries.astype(dtype),
                     keys.astype(dtype),
                     1.5,
                     known,
                     **options,
                     point_order=None if n_threads == 1 else order,
-                    isa=isa,
-                    n_threads=n_threads,
                 )
             )
             np.testing.assert_array_equal(got[0], want[0])
@@ -588,7 +668,12 @@ def test_merge_pairs() -> None:
             {*zip(known.rows, known.cols, strict=True)} | {*zip(rows, cols, strict=True)}
         )
         for n_threads in THREADS:
-            got = compiled.merge_pairs(known, rows, cols, values, n_threads=n_threads)
+            got = Compiled(n_threads).merge_pairs(
+                known,
+                rows,
+                cols,
+                values,
+            )
             for left, right in zip(got, want, strict=True):
                 np.testing.assert_array_equal(left, right)
                 assert left.dtype == right.dtype
@@ -598,7 +683,7 @@ def test_merge_pairs_of_nothing() -> None:
     """No queries; no known pairs; no new pairs."""
     empty = (np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
     for m in (0, 3):
-        got = compiled.merge_pairs(FoundPairs.none(m), *empty)
+        got = Compiled().merge_pairs(FoundPairs.none(m), *empty)
         np.testing.assert_array_equal(got.indptr, np.zeros(m + 1))
         assert len(got.cols) == len(got.values) == 0
 
@@ -660,7 +745,12 @@ def test_sampled_product(
         g, plan = geometry_of(a), draw_plan(m, size, n_blocks, n_tiles, rate)
         found = true_pairs(a, share)
         want = reference.sampled_product(g, plan, found, x)
-        got = compiled.sampled_product(g, plan, found, x, isa=isa, n_threads=2)
+        got = Compiled(2, isa).sampled_product(
+            g,
+            plan,
+            found,
+            x,
+        )
         assert got.out.dtype == dtype
         np.testing.assert_array_equal(got.n_drawn, want.n_drawn)
         n_drawn += int(got.n_drawn.sum())
@@ -714,10 +804,20 @@ def test_sampled_product_without_a_smooth_part(isa: str, dtype: Any, share: floa
         g, plan = geometry_of(a), draw_plan(m, np.abs(x[:, 0]), 4, 3, rate)
         found, smooth = true_pairs(a, share), smooth_part(g, plan, x[:, 0])
         want = reference.sampled_product(g, plan, found, x, smooth)
-        got = compiled.sampled_product(g, plan, found, x, smooth, isa=isa, n_threads=1)
+        got = Compiled(1, isa).sampled_product(
+            g,
+            plan,
+            found,
+            x,
+            smooth,
+        )
         for n_threads in THREADS[1:]:
-            again = compiled.sampled_product(
-                g, plan, found, x, smooth, isa=isa, n_threads=n_threads
+            again = Compiled(n_threads, isa).sampled_product(
+                g,
+                plan,
+                found,
+                x,
+                smooth,
             )
             for left, right in zip(got, again, strict=True):
                 np.testing.assert_array_equal(left, right)
@@ -772,15 +872,33 @@ def test_sampled_product_of_some_blocks(isa: str, dtype: Any) -> None:
     x = np.random.default_rng(0).standard_normal((400, 1)).astype(dtype)
     g, plan = geometry_of(a), draw_plan(300, np.abs(x[:, 0]), n_blocks, 3, 0.3)
     found = true_pairs(a, 0.1)
-    whole = compiled.sampled_product(g, plan, found, x, isa=isa)
+    whole = Compiled(isa=isa).sampled_product(
+        g,
+        plan,
+        found,
+        x,
+    )
     first, others = np.array([1, n_blocks - 1]), np.array([0, *range(2, n_blocks - 1)])
-    part = compiled.sampled_product(g, plan, found, x, blocks=first, isa=isa)
+    part = Compiled(isa=isa).sampled_product(
+        g,
+        plan,
+        found,
+        x,
+        blocks=first,
+    )
     want = reference.sampled_product(g, plan, found, x, blocks=first)
     for got, twin, every in zip(part, want, whole, strict=True):
         np.testing.assert_array_equal(got != 0, twin != 0)
         np.testing.assert_array_equal(got[got != 0], every[got != 0])
     assert (part.out == 0).any()
-    rest = compiled.sampled_product(g, plan, found, x, blocks=others, into=part, isa=isa)
+    rest = Compiled(isa=isa).sampled_product(
+        g,
+        plan,
+        found,
+        x,
+        blocks=others,
+        into=part,
+    )
     for got, every in zip(rest, whole, strict=True):
         np.testing.assert_array_equal(got, every)
     twins = reference.sampled_product(g, plan, found, x, blocks=others, into=want)
@@ -797,13 +915,33 @@ def test_sampled_product_does_not_depend_on_threads(
     x = np.random.default_rng(0).standard_normal((3000, 6)).astype(dtype)
     plan = draw_plan(700, np.abs(x[:, 0]), 9, 5, 0.5)
     g, found = geometry_of(a), true_pairs(a, 0.02)
-    first = compiled.sampled_product(g, plan, found, x, isa=isa, n_threads=1)
+    first = Compiled(1, isa).sampled_product(
+        g,
+        plan,
+        found,
+        x,
+    )
     for n_threads in THREADS[1:]:
-        again = compiled.sampled_product(g, plan, found, x, isa=isa, n_threads=n_threads)
+        again = Compiled(n_threads, isa).sampled_product(
+            g,
+            plan,
+            found,
+            x,
+        )
         for left, right in zip(first, again, strict=True):
             np.testing.assert_array_equal(left, right)
     for other in (plan._replace(seed=4), plan._replace(stream=7)):
-        assert (compiled.sampled_product(g, other, found, x, isa=isa).out != first.out).any()
+        assert (
+            Compiled(isa=isa)
+            .sampled_product(
+                g,
+                other,
+                found,
+                x,
+            )
+            .out
+            != first.out
+        ).any()
 
 
 def test_every_found_pair_makes_the_product_exact(isa: str, dtype: Any) -> None:
@@ -817,7 +955,12 @@ def test_every_found_pair_makes_the_product_exact(isa: str, dtype: Any) -> None:
     exact = np.exp(exponents(a)[0]) @ x.astype(np.float64)
     for stream in range(5):
         plan = draw_plan(40, np.abs(x), 2, 2, 0.5, stream=stream)
-        got = compiled.sampled_product(g, plan, found, x[:, None], isa=isa)
+        got = Compiled(isa=isa).sampled_product(
+            g,
+            plan,
+            found,
+            x[:, None],
+        )
         largest = max(
             np.divide(abs(x), p, out=np.zeros(60), where=p > 0).sum()
             for p in (reference._drawn_probabilities(plan, b, np.abs(x)) for b in range(2))
@@ -832,7 +975,12 @@ def test_largest_rate_draws_every_key(isa: str, dtype: Any) -> None:
     x = (10.0 ** -np.linspace(0, 10, 50)).astype(dtype)
     most = np.full((1, 1), np.finfo(np.float32).max)
     plan = draw_plan(20, x, 1, 1, 1.0)._replace(rate=most.astype(np.float32))
-    got = compiled.sampled_product(geometry_of(a), plan, FoundPairs.none(20), x[:, None], isa=isa)
+    got = Compiled(isa=isa).sampled_product(
+        geometry_of(a),
+        plan,
+        FoundPairs.none(20),
+        x[:, None],
+    )
     assert got.n_drawn[0] == 50
     assert (got.variance == 0).all()
     assert (got.mass == 0).all()

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from approxkmv.loops import compiled, reference
+from approxkmv.loops import reference
+from approxkmv.loops.compiled import Compiled
 
 SIZES = [0, 1, 2, 5, 6, 7, 12, 13, 97, 257, 300]
 COLUMNS = [0, 1, 3, 15, 16, 17, 64]
@@ -53,7 +54,9 @@ def bound(a: Args, head: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check(a: Args, isa: str, *, n_threads: int = 1) -> None:
-    got = compiled.attention(**a, isa=isa, n_threads=n_threads)
+    got = Compiled(n_threads, isa).attention(
+        **a,
+    )
     want = reference.attention(**a)
     assert got.out.shape == want.out.shape
     assert got.out.dtype == got.log_normalizer.dtype == got.largest.dtype == a["keys"].dtype
@@ -137,13 +140,25 @@ def test_what_is_taken_out_of_scores(
         kept = np.random.default_rng(0).random((1, 60, 300)) < 0.5
         a["mask"] = kept if mask == "truth" else np.where(kept, 1, -np.inf).astype(dtype)
     check(a, isa)
-    whole = compiled.attention(**a, isa=isa).out
+    whole = (
+        Compiled(isa=isa)
+        .attention(
+            **a,
+        )
+        .out
+    )
     if not is_causal:
         for row in range(60):
             part = a | {"queries": a["queries"][:, row : row + 1].copy()}
             if mask is not None:
                 part["mask"] = a["mask"][:, row : row + 1].copy()
-            alone = compiled.attention(**part, isa=isa).out
+            alone = (
+                Compiled(isa=isa)
+                .attention(
+                    **part,
+                )
+                .out
+            )
             np.testing.assert_array_equal(whole[:, row], alone[:, 0])
 
 
@@ -155,7 +170,13 @@ def test_what_is_not_finite_is_reported(isa: str, dtype: Any, which: str, bad: f
         a = case(130, 130, 33, 33, dtype, n_heads=2)
         a[which][head, row, column] = bad
         for n_threads in (1, 2):
-            got = compiled.attention(**a, isa=isa, n_threads=n_threads).largest
+            got = (
+                Compiled(n_threads, isa)
+                .attention(
+                    **a,
+                )
+                .largest
+            )
             wanted = [
                 np.nan if name == which else np.abs(a[name]).max()
                 for name in ("queries", "keys", "values")
@@ -167,7 +188,9 @@ def test_huge_scores(isa: str, dtype: Any) -> None:
     """Scores of +-1e4 neither overflow nor make a row empty: the largest is taken out first."""
     a = case(30, 300, 5, 4, dtype)
     a["scale"] = 1e4 / np.abs(a["queries"][0] @ a["keys"][0].T).max()
-    got = compiled.attention(**a, isa=isa)
+    got = Compiled(isa=isa).attention(
+        **a,
+    )
     assert np.isfinite(got.out).all()
     assert np.isfinite(got.log_normalizer).all()
     # Each row is the value of its best key, where that is ahead by 50.
@@ -184,9 +207,13 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(isa: str, dtype: Any) -
     """Same bits for 1, 2, 3 and 7 threads, and for each query alone with its causal prefix."""
     for is_causal in (False, True):
         a = case(201, 301, 9, 33, dtype, n_heads=3, is_causal=is_causal)
-        whole = compiled.attention(**a, isa=isa, n_threads=1)
+        whole = Compiled(1, isa).attention(
+            **a,
+        )
         for n_threads in (2, 3, 7):
-            again = compiled.attention(**a, isa=isa, n_threads=n_threads)
+            again = Compiled(n_threads, isa).attention(
+                **a,
+            )
             np.testing.assert_array_equal(whole.out, again.out)
             np.testing.assert_array_equal(whole.log_normalizer, again.log_normalizer)
         for first in (0, 5, 100, 200):
@@ -194,18 +221,38 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(isa: str, dtype: Any) -
             if is_causal:
                 mask = np.arange(301) <= first
                 part |= {"is_causal": False, "mask": np.tile(mask, (3, 1, 1))}
-            alone = compiled.attention(**part, isa=isa)
+            alone = Compiled(isa=isa).attention(
+                **part,
+            )
             np.testing.assert_array_equal(whole.out[:, first], alone.out[:, 0])
 
 
 def test_causal_rows_do_not_see_later_keys(isa: str, dtype: Any) -> None:
     """Changing a later key, even to NaN or infinity, leaves the bits of earlier rows alone."""
     a = case(150, 150, 5, 4, dtype, is_causal=True)
-    before = compiled.attention(**a, isa=isa).out
+    before = (
+        Compiled(isa=isa)
+        .attention(
+            **a,
+        )
+        .out
+    )
     a["keys"][0, 100:] = np.nan
-    after = compiled.attention(**a, isa=isa).out
+    after = (
+        Compiled(isa=isa)
+        .attention(
+            **a,
+        )
+        .out
+    )
     np.testing.assert_array_equal(before[0, :100], after[0, :100])
     assert np.isnan(after[0, 100:]).all()
     a["keys"][0, 100:] = 1e3
-    after = compiled.attention(**a, isa=isa).out
+    after = (
+        Compiled(isa=isa)
+        .attention(
+            **a,
+        )
+        .out
+    )
     np.testing.assert_array_equal(before[0, :100], after[0, :100])

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from approxkmv.loops import compiled, reference
+from approxkmv.loops.compiled import Compiled
 
 SIZES = [0, 1, 2, 3, 5, 10, 50, 257, 300]
 COLUMNS = [0, 1, 2, 3, 4, 5, 17, 64]
@@ -71,7 +72,9 @@ def finite(shift: np.ndarray) -> np.ndarray:
 
 def check_tile(a: Args, isa: str, *, n_threads: int = 1) -> None:
     """Compiled against twin: sums, totals and row maxima, each within its rounding bound."""
-    got = compiled.tile_product(**a, isa=isa, n_threads=n_threads)
+    got = Compiled(n_threads, isa).tile_product(
+        **a,
+    )
     want = reference.tile_product(**a)
     kind = np.finfo(a["keys"].dtype)
     unit = float(kind.eps) / 2
@@ -105,14 +108,12 @@ def check_tile(a: Args, isa: str, *, n_threads: int = 1) -> None:
 
 
 def test_twins_have_the_same_names_and_arguments() -> None:
-    """The two modules offer the same loops; a leaf adds only how to run, never what to compute."""
-    assert sorted(compiled.__all__) == sorted(reference.__all__)
-    for name in compiled.__all__:
-        loop = inspect.signature(getattr(compiled, name)).parameters
-        twin = inspect.signature(getattr(reference, name)).parameters
-        how = ("n_threads", "isa", "point_order", "check")
-        what = {k: v for k, v in loop.items() if k not in how}
-        assert {k: (v.kind, v.default) for k, v in what.items()} == {
+    """Both backends have the same loops, with the same arguments."""
+    assert sorted(compiled.LOOPS) == sorted(reference.__all__)
+    for name in compiled.LOOPS:
+        loop = inspect.signature(getattr(Compiled(), name)).parameters
+        twin = inspect.signature(getattr(reference.Reference(), name)).parameters
+        assert {k: (v.kind, v.default) for k, v in loop.items()} == {
             k: (v.kind, v.default) for k, v in twin.items()
         }, name
 
@@ -176,12 +177,16 @@ def test_infinite_shift_hides_coordinates_that_would_overflow(
 ) -> None:
     """A point with an infinite shift contributes exactly 0, even where its product is infinite."""
     a = case(4, 40, 3, 2, dtype, online=online, row_sums=True)
-    plain = compiled.tile_product(**a, isa=isa)
+    plain = Compiled(isa=isa).tile_product(
+        **a,
+    )
     far = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in a.items()}
     far["keys"] = np.insert(a["keys"], 40, np.finfo(dtype).max, axis=0)
     far["key_shift"] = np.append(a["key_shift"], np.inf)
     far["x"] = np.append(a["x"], np.ones((1, 3), dtype), axis=0)
-    seen = compiled.tile_product(**far, isa=isa)
+    seen = Compiled(isa=isa).tile_product(
+        **far,
+    )
     for before, after in zip(plain, seen, strict=True):
         assert (before is None) == (after is None)
         if before is not None:
@@ -193,7 +198,16 @@ def test_tile_product_beyond_the_largest_exponent(isa: str, dtype: Any) -> None:
     one = np.ones((1, 1), dtype)
     for shift in (-100.0, -1e3, -1e4, -1e30):
         a = {"query_shift": np.zeros(1), "key_shift": np.array([shift]), "slope": 0.0}
-        got = compiled.tile_product(one, one, one, **a, isa=isa).out
+        got = (
+            Compiled(isa=isa)
+            .tile_product(
+                one,
+                one,
+                one,
+                **a,
+            )
+            .out
+        )
         with np.errstate(over="ignore"):
             want = reference.tile_product(one, one, one, **a).out.astype(dtype)
         if np.isinf(want).any():
@@ -229,8 +243,12 @@ def test_many_chunks(isa: str, dtype: Any) -> None:
     """
     for m, online in itertools.product((3, 300), (False, True)):
         a = case(m, 4500, 5, 500, dtype, online=online, row_sums=True)
-        one = compiled.tile_product(**a, isa=isa, n_threads=1)
-        two = compiled.tile_product(**a, isa=isa, n_threads=2)
+        one = Compiled(1, isa).tile_product(
+            **a,
+        )
+        two = Compiled(2, isa).tile_product(
+            **a,
+        )
         for left, right in zip(one, two, strict=True):
             np.testing.assert_array_equal(left, right)
         few = {k: v[:40] if k in ("queries", "query_shift") else v for k, v in a.items()}
@@ -246,7 +264,11 @@ def test_squared_norms(isa: str, dtype: Any) -> None:
     for n, d in itertools.product(SIZES, [0, 1, 2, 63, 100]):
         points = (rng.standard_normal((n, d)) + 3).astype(dtype)
         centre = rng.standard_normal(d)
-        got = compiled.squared_norms(points, centre, 0.25, isa=isa)
+        got = Compiled(isa=isa).squared_norms(
+            points,
+            centre,
+            0.25,
+        )
         np.testing.assert_allclose(
             got, reference.squared_norms(points, centre, 0.25), rtol=(d + 1) * 2.0**-52, atol=0
         )
@@ -258,13 +280,20 @@ def test_column_sums(dtype: Any) -> None:
     rng = np.random.default_rng(0)
     for n, d in itertools.product([*SIZES, 1024, 1025, 5000], [0, 1, 2, 63, 100]):
         x = (rng.standard_normal((n, d)) + 3).astype(dtype)
-        got = compiled.column_sums(x, n_threads=2)
-        np.testing.assert_array_equal(got, compiled.column_sums(x, n_threads=1))
+        got = Compiled(2).column_sums(
+            x,
+        )
+        np.testing.assert_array_equal(
+            got,
+            Compiled(1).column_sums(
+                x,
+            ),
+        )
         size = np.abs(x.astype(np.float64)).sum(axis=0)
         assert (np.abs(got - reference.column_sums(x)) <= 2 * n * 2.0**-53 * size).all()
         assert got.dtype == np.float64
     huge = np.full((3, 2), np.finfo(dtype).max / 4, dtype)
-    np.testing.assert_array_equal(compiled.column_sums(huge), 3 * huge[0].astype(np.float64))
+    np.testing.assert_array_equal(Compiled().column_sums(huge), 3 * huge[0].astype(np.float64))
 
 
 def pair_bound(queries: np.ndarray, keys: np.ndarray, bandwidth: float) -> float:
@@ -283,7 +312,13 @@ def test_pair_kernel(isa: str, dtype: Any, d: int) -> None:
     bandwidth = float(np.sqrt(d + 1))
     for n in SIZES:
         rows, cols = rng.integers(0, 20, n), rng.integers(0, 30, n)
-        got = compiled.pair_kernel(queries, keys, rows, cols, bandwidth, isa=isa)
+        got = Compiled(isa=isa).pair_kernel(
+            queries,
+            keys,
+            rows,
+            cols,
+            bandwidth,
+        )
         want = reference.pair_kernel(queries, keys, rows, cols, bandwidth)
         error = 4e-16 + np.expm1(pair_bound(queries, keys, bandwidth))
         np.testing.assert_allclose(got, want, rtol=error, atol=0)
@@ -294,8 +329,20 @@ def test_pair_kernel_in_parallel(isa: str, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     points = rng.standard_normal((100, 3)).astype(dtype)
     rows, cols = rng.integers(0, 100, (2, 100_000))
-    one = compiled.pair_kernel(points, points, rows, cols, 1.0, n_threads=1, isa=isa)
-    three = compiled.pair_kernel(points, points, rows, cols, 1.0, n_threads=3, isa=isa)
+    one = Compiled(1, isa).pair_kernel(
+        points,
+        points,
+        rows,
+        cols,
+        1.0,
+    )
+    three = Compiled(3, isa).pair_kernel(
+        points,
+        points,
+        rows,
+        cols,
+        1.0,
+    )
     np.testing.assert_array_equal(one, three)
     np.testing.assert_allclose(
         one, reference.pair_kernel(points, points, rows, cols, 1.0), rtol=1e-5
@@ -319,7 +366,9 @@ def test_scan_ranges(isa: str, dtype: Any, threshold: float) -> None:
         args = (queries, keys, order, start, stop, 1.5, threshold)
         want = reference.scan_ranges(*args)
         for n_threads in (1, 3):
-            rows, cols, values = compiled.scan_ranges(*args, n_threads=n_threads, isa=isa)
+            rows, cols, values = Compiled(n_threads, isa).scan_ranges(
+                *args,
+            )
             np.testing.assert_array_equal(rows, want[0])
             np.testing.assert_array_equal(cols, want[1])
             np.testing.assert_allclose(values, want[2], rtol=1e-15)
@@ -333,7 +382,10 @@ def test_scan_ranges_keeps_every_pair_that_reaches_the_threshold(isa: str, dtype
     start, stop = np.zeros(200, np.int64), np.full(200, 200)
     args = (points, points, np.arange(200), start, stop, 2.0)
     slack = np.expm1(pair_bound(points, points, 2.0))
-    rows, cols, values = compiled.scan_ranges(*args, 0.3, isa=isa)
+    rows, cols, values = Compiled(isa=isa).scan_ranges(
+        *args,
+        0.3,
+    )
     found = set(zip(rows.tolist(), cols.tolist(), strict=True))
     assert (values >= 0.3).all()
     sure, possible = (
@@ -346,17 +398,19 @@ def test_scan_ranges_keeps_every_pair_that_reaches_the_threshold(isa: str, dtype
 
 def test_unknown_instruction_set_is_refused() -> None:
     with pytest.raises(ValueError, match="instruction set not available here: sse9"):
-        compiled.exp(np.zeros(3), isa="sse9")
+        Compiled(isa="sse9").exp(
+            np.zeros(3),
+        )
 
 
 def test_wrong_types_are_never_converted_silently() -> None:
     """A leaf trusts its arrays and therefore refuses another type, order or number of axes."""
     with pytest.raises(TypeError):
-        compiled.squared_norms(np.zeros((3, 2), np.int64), np.zeros(2), 1.0)
+        Compiled().squared_norms(np.zeros((3, 2), np.int64), np.zeros(2), 1.0)
     with pytest.raises(TypeError):
-        compiled.squared_norms(np.asfortranarray(np.zeros((3, 2))), np.zeros(2), 1.0)
+        Compiled().squared_norms(np.asfortranarray(np.zeros((3, 2))), np.zeros(2), 1.0)
     with pytest.raises(TypeError):
-        compiled.squared_norms(np.zeros(3), np.zeros(2), 1.0)  # type: ignore[arg-type]
+        Compiled().squared_norms(np.zeros(3), np.zeros(2), 1.0)  # type: ignore[arg-type]
 
 
 def test_the_peak_of_a_core_is_a_plausible_number() -> None:
@@ -392,9 +446,16 @@ def test_largest_magnitude(isa: str, dtype: Any, n: int) -> None:
     for at in {0, n // 2, n - 1} if n else ():
         for sign in (-1, 1):
             x[at] = sign * 17
-            assert compiled.largest_magnitude(x, isa=isa, n_threads=2) == 17
+            assert (
+                Compiled(2, isa).largest_magnitude(
+                    x,
+                )
+                == 17
+            )
             x[at] = 0
-    assert compiled.largest_magnitude(x, isa=isa) == reference.largest_magnitude(x)
+    assert Compiled(isa=isa).largest_magnitude(
+        x,
+    ) == reference.largest_magnitude(x)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
@@ -404,5 +465,9 @@ def test_largest_magnitude_of_what_is_not_finite(isa: str, dtype: Any, n: int, b
     for at in {0, n // 2, n - 1}:
         x = np.full(n, np.finfo(dtype).max, dtype)
         x[at] = bad
-        assert np.isnan(compiled.largest_magnitude(x, isa=isa, n_threads=2))
+        assert np.isnan(
+            Compiled(2, isa).largest_magnitude(
+                x,
+            )
+        )
         assert np.isnan(reference.largest_magnitude(x))

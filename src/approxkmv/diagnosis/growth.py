@@ -9,7 +9,7 @@ import numpy as np
 
 from approxkmv._deadline import Deadline
 from approxkmv.diagnosis.sampled import point_constant
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 from approxkmv.paper.assumption import kernel_constant
 
 _HALVINGS = 4

@@ -22,7 +22,7 @@ from approxkmv.diagnosis.report import Diagnosis
 from approxkmv.diagnosis.sampled import measure_rows
 from approxkmv.info import Plan
 from approxkmv.kernel.frame import of_differences
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 from approxkmv.paper.assumption import LOWEST_LOG, log_kernel
 
 # Up to this many entries all are looked at: 8,192 queries and keys, 7 s in 100 dimensions.

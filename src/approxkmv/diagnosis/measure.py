@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 from approxkmv.paper.assumption import OrderRatios, kernel_blocks, largest_entries
 
 Float = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from approxkmv.engine.result import worth_a_look
 from approxkmv.info import Plan
 from approxkmv.kernel.frame import usual_units
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 
 # Seconds for each multiply-add of the matrix that a prediction takes at least: what has no chance
 # to be ready is not begun.

@@ -26,7 +26,7 @@ from approxkmv.diagnosis.bounds import lower_mean, upper_mean
 from approxkmv.diagnosis.measure import Advance, Measured, ratios_at
 from approxkmv.kernel.matrix import prepare
 from approxkmv.kernel.rounding import rounding_bound
-from approxkmv.loops.compiled import Array, Check
+from approxkmv.loops.types import Array, Check
 from approxkmv.paper.assumption import largest_entries, log_kernel
 
 Float = npt.NDArray[np.float64]

@@ -29,7 +29,7 @@ from approxkmv.engine.survey.order import Blocks, norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import Rates
 from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import Array, Float64, Index, Index32, SampledSums
+from approxkmv.loops.types import Array, Float64, Index, Index32, SampledSums
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
 _MOST_BLOCKS = 256

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv.loops.compiled import Array, Index
+from approxkmv.loops.types import Array, Index
 
 # Below this many multiply-adds the exact product takes less time than the pilot and the search.
 _SMALLEST_WORK = 6e10

@@ -23,7 +23,8 @@ from approxkmv.engine.result import Sample
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot
 from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     DrawPlan,
     Float64,
@@ -31,7 +32,6 @@ from approxkmv.loops.compiled import (
     Index,
     SampledSums,
     SmoothPart,
-    sampled_product,
 )
 
 # Mending shows what else is missing, which may ask for more mending.
@@ -180,7 +180,7 @@ def draw(
         stream,
     )
     kernel = judge.kernel
-    return sampled_product(
+    return Compiled(kernel.n_threads, check=kernel.check).sampled_product(
         kernel.geometry,
         plan,
         found,
@@ -188,8 +188,6 @@ def draw(
         smooth,
         blocks=blocks,
         into=into,
-        n_threads=kernel.n_threads,
-        check=kernel.check,
     )
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from approxkmv.loops.compiled import Array, Float64, squared_norms
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, Float64
 
 _CENTRE_SAMPLE = 1024
 # Largest error of an exponent that inner products may cause, as epsilon * R^2.
@@ -55,7 +56,11 @@ class Frame:
             half = (
                 0.5
                 * self.slope
-                * squared_norms(points, self.centre, self.factor, n_threads=n_threads)
+                * Compiled(n_threads).squared_norms(
+                    points,
+                    self.centre,
+                    self.factor,
+                )
             )
         # Beyond this the kernel is 0 for every key in the frame; infinity keeps such a point out
         # of the products, where its coordinates could overflow.
@@ -94,7 +99,11 @@ def make_frame(
     """
     centre = _centre(keys)
     factor = _power_of_two(bandwidth)
-    norms = squared_norms(keys, centre, factor, n_threads=n_threads)
+    norms = Compiled(n_threads).squared_norms(
+        keys,
+        centre,
+        factor,
+    )
     radius = math.sqrt(norms.max(initial=0.0)) / factor / bandwidth
     most = math.sqrt(_TOLERANCE[keys.dtype] / float(np.finfo(keys.dtype).eps))
     if radius <= most and not differences:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.kernel.frame import Frame, make_frame
-from approxkmv.loops.compiled import Array, Check, Float64, Geometry, Index, TileSums, tile_product
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, Check, Float64, Geometry, Index, TileSums
 
 
 def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: float) -> Float64:
@@ -116,7 +117,7 @@ class ExactKernel:
             return np.asarray(sums.row_max + np.log(sums.totals.astype(np.float64)))
 
     def _tiles(self, x: Array, key_shift: Float64, *, online: bool, row_sums: bool) -> TileSums:
-        return tile_product(
+        return Compiled(self.n_threads, check=self.check).tile_product(
             self.queries,
             self.keys,
             x,
@@ -130,8 +131,6 @@ class ExactKernel:
             differences=self.frame.differences,
             online=online,
             row_sums=row_sums,
-            n_threads=self.n_threads,
-            check=self.check,
         )
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from approxkmv._heads import Heads
 from approxkmv.kernel.matrix import ExactKernel, prepare
-from approxkmv.loops.compiled import Array, Index
+from approxkmv.loops.types import Array, Index
 
 CHECKED_ROWS = 16
 _KEYS_AT_ONCE = 16384

@@ -1,33 +1,48 @@
-"""The compiled loops, with instruction set and threads filled in.
+"""The compiled loops: one method each, with the instruction set and the threads they run with.
 
-Each function here has a NumPy twin of the same name and arguments in
-:mod:`approxkmv.loops.reference` (without ``n_threads``, ``isa``, ``point_order`` and ``check``,
-which say how to run, not what to compute). Long loops call ``check`` about fifty times a second;
-what it raises ends them. Arrays are C-contiguous and already checked.
+Each method of :class:`Compiled` has a NumPy twin of the same name and arguments in
+:mod:`approxkmv.loops.reference`. Arrays are C-contiguous and already checked.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _core
 from approxkmv._threads import default_threads
+from approxkmv.loops.types import (
+    Array,
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionHead,
+    AttentionRates,
+    AttentionSums,
+    Check,
+    DrawPlan,
+    Float32,
+    Float64,
+    FoundPairs,
+    Geometry,
+    Index,
+    Index32,
+    NewPairs,
+    PairDraws,
+    PilotMoments,
+    PilotSums,
+    SampledSums,
+    Sketches,
+    Smoothing,
+    SmoothPart,
+    TileSums,
+    Tiling,
+    WholePoints,
+)
 
-Array = npt.NDArray[np.floating]
-Float64 = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
-
-Index32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
-Check = Callable[[], None] | None
-NewPairs = tuple[Index32, Index32, Float32]  # rows, columns, values
-
-__all__ = [
+LOOPS = [
     "attention",
     "attention_draw",
     "attention_pilot",
@@ -77,333 +92,585 @@ def _choose_isa() -> str:
 ISA = _choose_isa()
 
 
-class TileSums(NamedTuple):
-    """Sums of exponentials times columns, of the exponentials alone, and the exponent taken out."""
+@dataclass(frozen=True)
+class Compiled:
+    """The loops, and how they run: what they compute depends on none of these but the rounding.
 
-    out: Array  # (n_queries, n_columns)
-    totals: Array | None  # (n_queries,)
-    row_max: Array | None  # (n_queries,)
-
-
-def tile_product(
-    queries: Array,  # (m, d)
-    keys: Array,  # (n, d)
-    x: Array,  # (n, r)
-    *,
-    query_shift: Float64,  # (m,)
-    key_shift: Float64,  # (n,)
-    slope: float,
-    query_centre: Float64 | None = None,  # (d,)
-    key_centre: Float64 | None = None,  # (d,)
-    factor: float = 1.0,
-    ceiling: float = np.inf,
-    differences: bool = False,
-    online: bool = False,
-    row_sums: bool = False,
-    squares: bool = False,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> TileSums:
-    r"""Sum over keys of :math:`\exp(slope\cdot s_{ij} - a_i - b_j)\,x_j`, never writing the matrix.
-
-    Here :math:`s_{ij}` is the inner product of ``(q_i - query_centre) * factor`` and
-    ``(k_j - key_centre) * factor``, or their squared distance with ``differences``; a and b are
-    ``query_shift`` and ``key_shift``; the exponent is cut at ``ceiling``. With ``online`` the
-    largest exponent of each row is taken out and returned as ``row_max``. With ``squares`` x has
-    three columns, and the last two are multiplied by the squared exponentials.
+    Long loops call ``check`` about fifty times a second; what it raises ends them.
     """
-    n_dims = keys.shape[1]
-    dtype = keys.dtype
-    zero = np.zeros(n_dims)
-    out = np.empty((len(queries), x.shape[1]), dtype)
-    totals = np.empty(len(queries), dtype) if row_sums or online else None
-    row_max = np.empty(len(queries), dtype) if online else None
-    _core.tile_product(
-        queries,
-        keys,
-        x,
-        query_shift,
-        key_shift,
-        zero if query_centre is None else query_centre,
-        zero if key_centre is None else key_centre,
-        factor,
-        slope,
-        ceiling,
-        differences,
-        online,
-        squares,
-        out,
-        totals,
-        row_max,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    return TileSums(out, totals, row_max)
 
-
-def squared_norms(
-    points: Array,
-    centre: Float64,
-    factor: float,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> Float64:
-    """Squared norms of ``(points - centre) * factor`` as the tiles see them, in double."""
-    out = np.empty(len(points))
-    _core.squared_norms(points, centre, factor, out, isa or ISA, n_threads or default_threads())
-    return out
-
-
-def column_sums(x: Array, *, n_threads: int | None = None) -> Float64:
-    """Sums of the columns in double precision, where NumPy converts an entry at a time."""
-    out = np.empty(x.shape[1])
-    _core.column_sums(x, out, n_threads or default_threads())
-    return out
-
-
-def pair_kernel(
-    queries: Array,
-    keys: Array,
-    rows: Index,
-    cols: Index,
-    bandwidth: float,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> Float64:
-    """Kernel values at listed pairs, by direct differences."""
-    out = np.empty(len(rows))
-    slope = -0.5 / bandwidth**2
-    _core.pair_kernel(
-        queries, keys, rows, cols, slope, out, isa or ISA, n_threads or default_threads()
-    )
-    return out
-
-
-def scan_ranges(
-    queries: Array,
-    keys: Array,
-    order: Index,
-    start: Index,
-    stop: Index,
-    bandwidth: float,
-    threshold: float,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> tuple[Index, Index, Float64]:
-    """Pairs with kernel value >= threshold among keys ``order[start[i]:stop[i]]`` of each query."""
-    slope = -0.5 / bandwidth**2
-    rows, cols, values = _core.scan_ranges(
-        queries,
-        keys,
-        order,
-        start,
-        stop,
-        slope,
-        threshold,
-        isa or ISA,
-        n_threads or default_threads(),
-    )
-    return rows, cols, values
-
-
-class Geometry(NamedTuple):
-    """Points, and what turns the score of a pair into its exponent (see :func:`tile_product`)."""
-
-    queries: Array
-    keys: Array
-    query_shift: Float64
-    key_shift: Float64
-    centre: Float64
-    factor: float
-    slope: float
-    differences: bool
-
-
-class FoundPairs(NamedTuple):
-    """Pairs by query: keys ascending in each row, with their kernel values."""
-
-    indptr: Index  # (n_queries + 1,)
-    cols: Index32
-    values: Float32
-
-    @classmethod
-    def none(cls, n_queries: int) -> FoundPairs:
-        """No pair at all."""
-        return cls(
-            np.zeros(n_queries + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
-        )
+    n_threads: int | None = None  # None: all cores, or threadpoolctl's limit
+    isa: str = ISA
+    check: Check = None
 
     @property
-    def rows(self) -> Index32:
-        """The query of each pair."""
-        return np.repeat(np.arange(len(self.indptr) - 1, dtype=np.int32), np.diff(self.indptr))
+    def threads(self) -> int:
+        """Threads of the next loop."""
+        return self.n_threads or default_threads()
 
+    def checked(self, check: Check) -> Compiled:
+        """The same loops, ended by what ``check`` raises."""
+        return replace(self, check=check)
 
-class Tiling(NamedTuple):
-    """Orders of queries and keys, cut into cells: cell c has ``order[start[c]:start[c + 1]]``."""
+    def tile_product(
+        self,
+        queries: Array,  # (m, d)
+        keys: Array,  # (n, d)
+        x: Array,  # (n, r)
+        *,
+        query_shift: Float64,  # (m,)
+        key_shift: Float64,  # (n,)
+        slope: float,
+        query_centre: Float64 | None = None,  # (d,)
+        key_centre: Float64 | None = None,  # (d,)
+        factor: float = 1.0,
+        ceiling: float = np.inf,
+        differences: bool = False,
+        online: bool = False,
+        row_sums: bool = False,
+        squares: bool = False,
+    ) -> TileSums:
+        r"""Sum over keys of :math:`\exp(slope\cdot s_{ij} - a_i - b_j)\,x_j`, without the matrix.
 
-    query_order: Index32
-    key_order: Index32
-    query_start: Index
-    key_start: Index
+        Here :math:`s_{ij}` is the inner product of ``(q_i - query_centre) * factor`` and ``(k_j -
+        key_centre) * factor``, or their squared distance with ``differences``; a and b are
+        ``query_shift`` and ``key_shift``; the exponent is cut at ``ceiling``. With ``online`` the
+        largest exponent of each row is taken out and returned as ``row_max``. With ``squares`` x
+        has three columns, and the last two are multiplied by the squared exponentials.
+        """
+        n_dims = keys.shape[1]
+        dtype = keys.dtype
+        zero = np.zeros(n_dims)
+        out = np.empty((len(queries), x.shape[1]), dtype)
+        totals = np.empty(len(queries), dtype) if row_sums or online else None
+        row_max = np.empty(len(queries), dtype) if online else None
+        _core.tile_product(
+            queries,
+            keys,
+            x,
+            query_shift,
+            key_shift,
+            zero if query_centre is None else query_centre,
+            zero if key_centre is None else key_centre,
+            factor,
+            slope,
+            ceiling,
+            differences,
+            online,
+            squares,
+            out,
+            totals,
+            row_max,
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        return TileSums(out, totals, row_max)
 
+    def squared_norms(self, points: Array, centre: Float64, factor: float) -> Float64:
+        """Squared norms of ``(points - centre) * factor`` as the tiles see them, in double."""
+        out = np.empty(len(points))
+        _core.squared_norms(points, centre, factor, out, self.isa, self.threads)
+        return out
 
-class Sketches(NamedTuple):
-    """Few coordinates of some queries and keys, the numbers of these points, and how far to look.
+    def column_sums(self, x: Array) -> Float64:
+        """Sums of the columns in double precision, where NumPy converts an entry at a time."""
+        out = np.empty(x.shape[1])
+        _core.column_sums(x, out, self.threads)
+        return out
 
-    The squared distances of sketches are compared to ``radius_squared`` of the query.
-    """
+    def pair_kernel(
+        self, queries: Array, keys: Array, rows: Index, cols: Index, bandwidth: float
+    ) -> Float64:
+        """Kernel values at listed pairs, by direct differences."""
+        out = np.empty(len(rows))
+        slope = -0.5 / bandwidth**2
+        _core.pair_kernel(queries, keys, rows, cols, slope, out, self.isa, self.threads)
+        return out
 
-    queries: Float32
-    query_index: Index32
-    radius_squared: Float32  # (n_queries,)
-    keys: Float32
-    key_index: Index32
+    def scan_ranges(
+        self,
+        queries: Array,
+        keys: Array,
+        order: Index,
+        start: Index,
+        stop: Index,
+        bandwidth: float,
+        threshold: float,
+    ) -> tuple[Index, Index, Float64]:
+        """Pairs of value >= threshold among keys ``order[start[i]:stop[i]]`` of each query."""
+        slope = -0.5 / bandwidth**2
+        rows, cols, values = _core.scan_ranges(
+            queries,
+            keys,
+            order,
+            start,
+            stop,
+            slope,
+            threshold,
+            self.isa,
+            self.threads,
+        )
+        return rows, cols, values
 
+    def tile_hits(
+        self, geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs
+    ) -> NewPairs:
+        """Pairs (rows, cols, values) from the threshold on in cells of the tiling, not yet known."""
+        return _core.tile_hits(
+            *geometry,
+            tiling.query_order,
+            tiling.key_order,
+            tiling.query_start[:-1],
+            tiling.query_start[1:],
+            tiling.key_start[:-1],
+            tiling.key_start[1:],
+            float(np.log(threshold)),
+            *known,
+            self.isa,
+            self.threads,
+            self.check,
+        )
 
-class PilotSums(NamedTuple):
-    """Sums over tiles of keys for some rows, and the near pairs of these rows."""
+    def project(self, points: Array, index: Index32, centre: Float64, basis: Float32) -> Float32:
+        """Projections (len(index), n_directions) of listed points on the columns of ``basis``."""
+        out = np.empty((len(index), basis.shape[1]), np.float32)
+        _core.project(points, index, centre, basis, out, self.isa, self.threads)
+        return out
 
-    squares: Float64  # (n_tiles, n_rows) of K^2 times the weights of the keys
-    near_row: Index32  # position among the rows
-    near_col: Index32
-    near_value: Float32
-    products: Float64 | None = None  # (n_rows,)
-    powers: Float64 | None = None  # (n_tiles, n_rows, 8): see pilot_rows
+    def random_tiling(self, key_projections: Float32, query_projections: Float32) -> Tiling:
+        """Cut keys at the medians of their projections, level by level; queries follow the cuts.
 
+        Projections are (n_points, depth): all cells of one level are cut along the same direction.
+        Of more than 2^14 keys some tell the medians, 2^6 or more for each cell.
+        """
+        n_keys, depth = key_projections.shape
+        tiling = _empty_tiling(len(query_projections), n_keys, depth)
+        _core.random_tiling(
+            key_projections,
+            query_projections,
+            tiling.key_order,
+            tiling.query_order,
+            tiling.key_start,
+            tiling.query_start,
+            self.threads,
+        )
+        return tiling
 
-class DrawPlan(NamedTuple):
-    """For each block of queries and tile of keys, the rate at which keys are drawn.
+    def principal_tiling(self, keys: Array, queries: Array, depth: int) -> Tiling:
+        """Cut keys at medians along the direction in which those of each cell spread most.
 
-    Key j is drawn for a block with probability ``min(1, rate * size_j)``.
-    """
+        Queries follow the cuts. A direction is found by five steps of power iteration with up to
+        256 keys of the cell, from the one farthest from their mean.
+        """
+        tiling = _empty_tiling(len(queries), len(keys), depth)
+        _core.principal_tiling(
+            keys,
+            queries,
+            depth,
+            tiling.key_order,
+            tiling.query_order,
+            tiling.key_start,
+            tiling.query_start,
+            self.isa,
+            self.threads,
+        )
+        return tiling
 
-    query_order: Index32
-    block_start: Index
-    key_order: Index32
-    tile_start: Index
-    rate: Float32  # (n_blocks, n_tiles)
-    size: Array  # (n_keys,), not negative
-    seed: int
-    stream: int
+    def pilot_rows(
+        self,
+        geometry: Geometry,
+        rows: Index32,
+        key_order: Index32,
+        tile_start: Index,
+        weights: Array,
+        threshold: float,
+        x: Array | None = None,
+    ) -> PilotSums:
+        r"""Weighted squares of some rows of the matrix, summed over tiles, and their near pairs.
 
+        With ``x`` also the product of these rows, and the weighted sums of :math:`KDz^k` for k = 0,
+        1, 2 and of :math:`D^2z^k` for k = 0 to 4, where :math:`D_{ij}=e^{-u_i-v_j}` and z are those
+        of :class:`SmoothPart`.
+        """
+        sums = np.empty((len(tile_start) - 1, len(rows), 1 if x is None else 10))
+        near = _core.pilot_rows(
+            *geometry,
+            rows,
+            key_order,
+            tile_start,
+            weights,
+            x,
+            threshold,
+            sums.reshape(-1),
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        if x is None:
+            return PilotSums(sums[:, :, 0], *near)
+        return PilotSums(sums[:, :, 1], *near, sums[:, :, 0].sum(axis=0), sums[:, :, 2:])
 
-class SmoothPart(NamedTuple):
-    r"""A part :math:`C_{ij}=e^{-u_i-v_j}(g_0+g_1z_{ij}+g_2z_{ij}^2)` of the kernel.
+    def tile_moments(
+        self, geometry: Geometry, key_order: Index32, tile_start: Index, weights: Array
+    ) -> Array:
+        r"""Sums over tiles of :math:`w_je^{-v_j}p_jp_j^T`, where :math:`p_j=(k_j,1)`.
 
-    Here u and v are ``query_shift`` and ``key_shift``, z is ``slope`` times the inner product, and
-    g the coefficients of the query's block and the key's tile.
-    """
+        Keys are centred and scaled; of the symmetric matrix the lower triangle is kept, row by row:
+        products of coordinates, then the d coordinates themselves, then 1.
+        """
+        n_rows = geometry.keys.shape[1] + 1
+        out = np.empty((len(tile_start) - 1, n_rows * (n_rows + 1) // 2), geometry.keys.dtype)
+        _core.tile_moments(
+            *geometry,
+            key_order,
+            tile_start,
+            weights,
+            out,
+            self.isa,
+            self.threads,
+        )
+        return out
 
-    moments: Array  # (n_blocks, n_moments) of all keys times x, each with its power's coefficient
-    coefficients: Float32  # (n_blocks, n_tiles, 3)
+    def cell_pairs(
+        self,
+        queries: Array,
+        keys: Array,
+        bandwidth: float,
+        threshold: float,
+        sketches: Sketches,
+        tiling: Tiling,
+        known: FoundPairs,
+        *,
+        mirrored: bool = False,
+    ) -> NewPairs:
+        """Pairs (rows, cols, values) with value >= threshold, not yet known, that a tiling shows.
 
+        Candidates are pairs in the same cell whose sketches lie within the query's radius; the
+        tiling numbers the sketches, the answer the points. With ``mirrored`` the queries are the
+        keys, and so are both sides of the tiling: two points are candidates if one lies within the
+        other's radius, and are met once, as the pair whose query comes first in the tiling.
+        """
+        return _core.cell_pairs(
+            queries,
+            keys,
+            -0.5 / bandwidth**2,
+            threshold,
+            *sketches,
+            *tiling,
+            mirrored,
+            *known,
+            self.isa,
+            self.threads,
+            self.check,
+        )
 
-class SampledSums(NamedTuple):
-    """The product, estimates for each of its entries, and each block's drawn keys."""
+    def neighbours_of_neighbours(
+        self,
+        queries: Array,
+        keys: Array,
+        bandwidth: float,
+        known: FoundPairs,
+        *,
+        least: float,
+        width: int,
+        of_keys: bool = False,
+        threshold: float,
+        point_order: Index32 | None = None,
+    ) -> NewPairs:
+        """Pairs with value >= threshold among keys of queries that share a key, not yet known.
 
-    out: Array  # (n_queries, n_columns)
-    variance: Float64  # (n_queries,), all columns together
-    # (n_queries,) of sum_j (1 - pi_j) (K_ij - C_ij)^2 |x_j|^2, where found pairs count as K_ij = 0
-    mass: Float64
-    n_drawn: Index  # (n_blocks,)
+        Only pairs of value >= ``least`` lead on, through the first ``width`` queries met.
+        ``of_keys`` goes the other way, through the last keys met that share a query, for keys that
+        fall behind: fewer queries lead to them than to another key of one of these. Points are
+        taken in ``point_order``: neighbours one after the other find what they read in cache.
+        """
+        n_points = len(keys if of_keys else queries)
+        return _core.neighbours_of_neighbours(
+            queries,
+            keys,
+            -0.5 / bandwidth**2,
+            *known,
+            np.arange(n_points, dtype=np.int32) if point_order is None else point_order,
+            least,
+            width,
+            of_keys,
+            threshold,
+            self.isa,
+            self.threads,
+            self.check,
+        )
 
+    def nearest_keys(self, geometry: Geometry, width: int) -> Index32:
+        """Numbers (n_queries, width) of the nearest keys, nearest first; at most n_keys of them."""
+        out = np.empty((len(geometry.queries), width), np.int32)
+        _core.nearest_keys(*geometry, out, self.isa, self.threads)
+        return out
 
-def tile_hits(
-    geometry: Geometry,
-    tiling: Tiling,
-    threshold: float,
-    known: FoundPairs,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> NewPairs:
-    """Pairs (rows, cols, values) with value >= threshold in a cell of the tiling, not yet known."""
-    return _core.tile_hits(
-        *geometry,
-        tiling.query_order,
-        tiling.key_order,
-        tiling.query_start[:-1],
-        tiling.query_start[1:],
-        tiling.key_start[:-1],
-        tiling.key_start[1:],
-        float(np.log(threshold)),
-        *known,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
+    def linked_pairs(
+        self,
+        queries: Array,
+        keys: Array,
+        bandwidth: float,
+        known: FoundPairs,
+        links: FoundPairs,
+        *,
+        width: int,
+        threshold: float,
+    ) -> NewPairs:
+        """Pairs from the threshold on among keys that ``links`` lists for known keys, not known.
 
+        Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on,
+        the lower number first among equals.
+        """
+        return _core.linked_pairs(
+            queries,
+            keys,
+            -0.5 / bandwidth**2,
+            *known,
+            *links,
+            width,
+            threshold,
+            self.isa,
+            self.threads,
+        )
 
-def project(
-    points: Array,
-    index: Index32,
-    centre: Float64,
-    basis: Float32,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> Float32:
-    """Projections (len(index), n_directions) of listed points on the columns of ``basis``."""
-    out = np.empty((len(index), basis.shape[1]), np.float32)
-    _core.project(points, index, centre, basis, out, isa or ISA, n_threads or default_threads())
-    return out
+    def merge_pairs(
+        self, known: FoundPairs, rows: Index32, cols: Index32, values: Float32
+    ) -> FoundPairs:
+        """Union of known pairs and a list of new ones, in any order and possibly repeated."""
+        return FoundPairs(*_core.merge_pairs(*known, rows, cols, values, self.threads))
 
+    def sampled_product(
+        self,
+        geometry: Geometry,
+        plan: DrawPlan,
+        found: FoundPairs,
+        x: Array,
+        smooth: SmoothPart | None = None,
+        *,
+        blocks: Index | None = None,
+        into: SampledSums | None = None,
+    ) -> SampledSums:
+        """Unbiased product from drawn keys, with found pairs counted exactly.
 
-def random_tiling(
-    key_projections: Float32, query_projections: Float32, *, n_threads: int | None = None
-) -> Tiling:
-    """Cut keys at the medians of their projections, level by level; queries follow the cuts.
+        Of one column a smooth part may be taken out first: draws then estimate what is left. With
+        ``blocks`` only these are drawn for; with ``into`` the sums of other blocks stay what they
+        are there, otherwise they are 0.
+        """
+        n_blocks = len(plan.block_start) - 1
+        n_queries = len(geometry.queries)
+        sums = into or SampledSums(
+            np.zeros((n_queries, x.shape[1]), x.dtype),
+            np.zeros(n_queries),
+            np.zeros(n_queries),
+            np.zeros(n_blocks, np.int64),
+        )
+        prefix = np.zeros(len(x) + 1)
+        np.cumsum(plan.size[plan.key_order], dtype=np.float64, out=prefix[1:])
+        _core.sampled_product(
+            *geometry,
+            plan.query_order,
+            plan.block_start,
+            plan.key_order,
+            plan.tile_start,
+            plan.rate,
+            plan.size,
+            prefix,
+            plan.seed,
+            plan.stream,
+            np.arange(n_blocks) if blocks is None else blocks,
+            *found,
+            None if smooth is None else smooth.moments,
+            None if smooth is None else smooth.coefficients.reshape(-1),
+            x,
+            sums.out,
+            sums.variance,
+            sums.mass,
+            sums.n_drawn,
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        return sums
 
-    Projections are (n_points, depth): all cells of one level are cut along the same direction. Of
-    more than 2^14 keys some tell the medians, 2^6 or more for each cell.
-    """
-    n_keys, depth = key_projections.shape
-    tiling = _empty_tiling(len(query_projections), n_keys, depth)
-    _core.random_tiling(
-        key_projections,
-        query_projections,
-        tiling.key_order,
-        tiling.query_order,
-        tiling.key_start,
-        tiling.query_start,
-        n_threads or default_threads(),
-    )
-    return tiling
+    def reduced_product(
+        self, few: Geometry, whole: WholePoints, draws: PairDraws, x: Array
+    ) -> SampledSums:
+        """Product with the matrix H of ``few``, and drawn pairs of K - H over their probabilities.
 
+        ``few`` has inner products of points of few coordinates, K is the kernel matrix of the whole
+        ones; rows and columns are in the order of the few. Pairs of a point with itself are not
+        drawn, but counted exactly. Numbers of drawn pairs are those of every query.
+        """
+        n_queries = len(few.queries)
+        sums = SampledSums(
+            np.empty((n_queries, x.shape[1]), x.dtype),
+            np.empty(n_queries),
+            np.empty(n_queries),
+            np.empty(n_queries, np.int64),
+        )
+        _core.reduced_product(
+            *few,
+            whole.queries,
+            whole.keys,
+            -0.5 / whole.bandwidth**2,
+            whole.query_index,
+            whole.key_index,
+            whole.own,
+            x,
+            *draws,
+            *sums,
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        return sums
 
-def principal_tiling(
-    keys: Array,
-    queries: Array,
-    depth: int,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> Tiling:
-    """Cut keys at medians along the direction in which those of each cell spread most.
+    def attention(
+        self,
+        queries: Array,  # (n_query_sets, m, d)
+        keys: Array,  # (n_key_sets, n, d)
+        values: Array,  # (n_value_sets, n, r)
+        heads: Index,  # (n_heads, 4)
+        *,
+        scale: float,
+        is_causal: bool = False,
+        mask: Array | npt.NDArray[np.bool_] | None = None,  # (n_masks, m or 1, n)
+    ) -> AttentionSums:
+        r"""Softmax attention of many heads: means of values weighed with :math:`e^{s_{ij}}`.
 
-    Queries follow the cuts. A direction is found by five steps of power iteration with up to 256
-    keys of the cell, from the one farthest from their mean.
-    """
-    tiling = _empty_tiling(len(queries), len(keys), depth)
-    _core.principal_tiling(
-        keys,
-        queries,
-        depth,
-        tiling.key_order,
-        tiling.query_order,
-        tiling.key_start,
-        tiling.query_start,
-        isa or ISA,
-        n_threads or default_threads(),
-    )
-    return tiling
+        A row of ``heads`` says which queries, keys, values and mask a head uses. The score
+        :math:`s_{ij}` is ``scale`` times the inner product, plus a mask of numbers; with a mask of
+        truth values only pairs where it is True count. With ``is_causal`` query i sees keys 0 to i.
+        A row that sees no key is 0. Magnitudes are those of all keys and values and of the queries
+        of these heads; without a query they are 0.
+        """
+        shape = (len(heads), queries.shape[1])
+        sums = AttentionSums(
+            np.empty((*shape, values.shape[2]), keys.dtype),
+            np.empty(shape, keys.dtype),
+            np.zeros(3, keys.dtype),
+        )
+        truth = mask is not None and mask.dtype == np.bool_
+        _core.attention(
+            queries,
+            keys,
+            values,
+            heads,
+            scale,
+            is_causal,
+            None if truth else mask,
+            mask.view(np.uint8) if mask is not None and truth else None,
+            *sums,
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        return sums
+
+    def attention_pilot(
+        self, head: AttentionHead, blocks: AttentionBlocks, rows: Index32, smoothing: Smoothing
+    ) -> PilotMoments:
+        """Some rows of each block, exactly: ``rows`` has equally many of each, in block order."""
+        n_blocks, n_keys = len(blocks.band_start), len(head.keys)
+        to = PilotMoments(
+            np.empty((len(rows), head.values.shape[1]), head.values.dtype),
+            np.empty((n_blocks, n_keys), np.float32),
+            np.empty((n_blocks, n_keys), np.float32),
+            np.empty(n_blocks),
+        )
+        _core.attention_pilot(
+            *head,
+            *blocks,
+            rows,
+            len(rows) // n_blocks,
+            smoothing.check_rows,
+            smoothing.plan_guard,
+            smoothing.guard,
+            smoothing.narrow,
+            smoothing.wide,
+            smoothing.raw_share,
+            smoothing.wide_share,
+            smoothing.floor_share,
+            *to,
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        return to
+
+    def rate_histogram(
+        self, blocks: AttentionBlocks, moment: Float32, guarded: Float32, floor: float
+    ) -> tuple[Float64, Float64]:
+        """Pairs left to the draws, and the sum of their moments, by size of ``guarded + floor``.
+
+        Bin b holds float32 numbers whose bits, shifted right by 19, are b: sixteen to a factor of
+        two.
+        """
+        return _core.rate_histogram(*blocks, moment, guarded, floor, self.threads)
+
+    def attention_draw(
+        self,
+        head: AttentionHead,
+        blocks: AttentionBlocks,
+        rates: AttentionRates,
+        *,
+        chosen: Index | None = None,
+        into: AttentionDraws | None = None,
+    ) -> AttentionDraws:
+        """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability.
+
+        With ``chosen`` only for these blocks; with ``into`` rows of others stay what they are
+        there, without their outputs are not set and their variances are NaN and 0.
+        """
+        n_queries, n_blocks = len(head.queries), len(blocks.band_start)
+        to = into or AttentionDraws(
+            np.empty((n_queries, head.values.shape[1]), head.values.dtype),
+            np.full(n_queries, np.nan),
+            np.zeros(n_queries),
+            np.zeros(n_queries),
+            np.zeros(n_blocks, np.int64),
+        )
+        _core.attention_draw(
+            *head,
+            *blocks,
+            rates.guarded,
+            rates.near,
+            rates.floor,
+            rates.rate,
+            rates.least,
+            rates.seed,
+            rates.stream,
+            np.arange(n_blocks) if chosen is None else chosen,
+            *to,
+            self.isa,
+            self.threads,
+            self.check,
+        )
+        return to
+
+    def exp(self, x: Array) -> Array:
+        """Exponential of the tiles: error below 2 ulp, 0 below the normal numbers."""
+        out = np.empty_like(x)
+        _core.exp(x, out, self.isa)
+        return out
+
+    def power_of_two(self, x: Array) -> Array:
+        """Powers of two as attention computes its weights, for exponents below 127: below 2 ulp."""
+        out = np.empty_like(x)
+        _core.power_of_two(x, out, self.isa)
+        return out
+
+    def largest_magnitude(self, x: Array) -> float:
+        """Largest absolute value of a vector; NaN where an entry is not finite."""
+        return _core.largest_magnitude(x, self.isa, self.threads)
+
+    def philox(self, seed: int, stream: int, first: int, n: int) -> npt.NDArray[np.uint64]:
+        """Philox4x64-10 words ``(n, 4)`` for key (seed, stream) and counters from ``first`` on."""
+        out = np.empty((n, 4), np.uint64)
+        _core.philox(seed, stream, first, out)
+        return out
 
 
 def _empty_tiling(n_queries: int, n_keys: int, depth: int) -> Tiling:
@@ -413,587 +680,6 @@ def _empty_tiling(n_queries: int, n_keys: int, depth: int) -> Tiling:
         np.empty(2**depth + 1, np.int64),
         np.empty(2**depth + 1, np.int64),
     )
-
-
-def pilot_rows(
-    geometry: Geometry,
-    rows: Index32,
-    key_order: Index32,
-    tile_start: Index,
-    weights: Array,
-    threshold: float,
-    x: Array | None = None,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> PilotSums:
-    r"""Weighted squares of some rows of the matrix, summed over tiles, and their near pairs.
-
-    With ``x`` also the product of these rows, and the weighted sums of :math:`KDz^k` for
-    k = 0, 1, 2 and of :math:`D^2z^k` for k = 0 to 4, where :math:`D_{ij}=e^{-u_i-v_j}` and z are
-    those of :class:`SmoothPart`.
-    """
-    sums = np.empty((len(tile_start) - 1, len(rows), 1 if x is None else 10))
-    near = _core.pilot_rows(
-        *geometry,
-        rows,
-        key_order,
-        tile_start,
-        weights,
-        x,
-        threshold,
-        sums.reshape(-1),
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    if x is None:
-        return PilotSums(sums[:, :, 0], *near)
-    return PilotSums(sums[:, :, 1], *near, sums[:, :, 0].sum(axis=0), sums[:, :, 2:])
-
-
-def tile_moments(
-    geometry: Geometry,
-    key_order: Index32,
-    tile_start: Index,
-    weights: Array,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> Array:
-    r"""Sums over tiles of :math:`w_je^{-v_j}p_jp_j^T`, where :math:`p_j=(k_j,1)`.
-
-    Keys are centred and scaled; of the symmetric matrix the lower triangle is kept, row by row:
-    products of coordinates, then the d coordinates themselves, then 1.
-    """
-    n_rows = geometry.keys.shape[1] + 1
-    out = np.empty((len(tile_start) - 1, n_rows * (n_rows + 1) // 2), geometry.keys.dtype)
-    _core.tile_moments(
-        *geometry,
-        key_order,
-        tile_start,
-        weights,
-        out,
-        isa or ISA,
-        n_threads or default_threads(),
-    )
-    return out
-
-
-def cell_pairs(
-    queries: Array,
-    keys: Array,
-    bandwidth: float,
-    threshold: float,
-    sketches: Sketches,
-    tiling: Tiling,
-    known: FoundPairs,
-    *,
-    mirrored: bool = False,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> NewPairs:
-    """Pairs (rows, cols, values) with value >= threshold, not yet known, that a tiling shows.
-
-    Candidates are pairs in the same cell whose sketches lie within the query's radius; the
-    tiling numbers the sketches, the answer the points. With ``mirrored`` the queries are the keys,
-    and so are both sides of the tiling: two points are candidates if one lies within the other's
-    radius, and are met once, as the pair whose query comes first in the tiling.
-    """
-    return _core.cell_pairs(
-        queries,
-        keys,
-        -0.5 / bandwidth**2,
-        threshold,
-        *sketches,
-        *tiling,
-        mirrored,
-        *known,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-
-
-def neighbours_of_neighbours(
-    queries: Array,
-    keys: Array,
-    bandwidth: float,
-    known: FoundPairs,
-    *,
-    least: float,
-    width: int,
-    of_keys: bool = False,
-    threshold: float,
-    point_order: Index32 | None = None,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> NewPairs:
-    """Pairs with value >= threshold among keys of queries that share a key, not yet known.
-
-    Only pairs of value >= ``least`` lead on, through the first ``width`` queries met. ``of_keys``
-    goes the other way, through the last keys met that share a query, for keys that fall behind:
-    fewer queries lead to them than to another key of one of these. Points are taken in
-    ``point_order``: neighbours one after the other find what they read in cache.
-    """
-    n_points = len(keys if of_keys else queries)
-    return _core.neighbours_of_neighbours(
-        queries,
-        keys,
-        -0.5 / bandwidth**2,
-        *known,
-        np.arange(n_points, dtype=np.int32) if point_order is None else point_order,
-        least,
-        width,
-        of_keys,
-        threshold,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-
-
-def nearest_keys(
-    geometry: Geometry,
-    width: int,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> Index32:
-    """Numbers (n_queries, width) of the nearest keys, nearest first; at most n_keys of them."""
-    out = np.empty((len(geometry.queries), width), np.int32)
-    _core.nearest_keys(*geometry, out, isa or ISA, n_threads or default_threads())
-    return out
-
-
-def linked_pairs(
-    queries: Array,
-    keys: Array,
-    bandwidth: float,
-    known: FoundPairs,
-    links: FoundPairs,
-    *,
-    width: int,
-    threshold: float,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> NewPairs:
-    """Pairs with value >= threshold among keys that ``links`` lists for known keys, not yet known.
-
-    Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on, the
-    lower number first among equals.
-    """
-    return _core.linked_pairs(
-        queries,
-        keys,
-        -0.5 / bandwidth**2,
-        *known,
-        *links,
-        width,
-        threshold,
-        isa or ISA,
-        n_threads or default_threads(),
-    )
-
-
-def merge_pairs(
-    known: FoundPairs,
-    rows: Index32,
-    cols: Index32,
-    values: Float32,
-    *,
-    n_threads: int | None = None,
-) -> FoundPairs:
-    """Union of known pairs and a list of new ones, in any order and possibly repeated."""
-    return FoundPairs(
-        *_core.merge_pairs(*known, rows, cols, values, n_threads or default_threads())
-    )
-
-
-def sampled_product(
-    geometry: Geometry,
-    plan: DrawPlan,
-    found: FoundPairs,
-    x: Array,
-    smooth: SmoothPart | None = None,
-    *,
-    blocks: Index | None = None,
-    into: SampledSums | None = None,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> SampledSums:
-    """Unbiased product from drawn keys, with found pairs counted exactly.
-
-    Of one column a smooth part may be taken out first: draws then estimate what is left. With
-    ``blocks`` only these are drawn for; with ``into`` the sums of other blocks stay what they are
-    there, otherwise they are 0.
-    """
-    n_blocks = len(plan.block_start) - 1
-    n_queries = len(geometry.queries)
-    sums = into or SampledSums(
-        np.zeros((n_queries, x.shape[1]), x.dtype),
-        np.zeros(n_queries),
-        np.zeros(n_queries),
-        np.zeros(n_blocks, np.int64),
-    )
-    prefix = np.zeros(len(x) + 1)
-    np.cumsum(plan.size[plan.key_order], dtype=np.float64, out=prefix[1:])
-    _core.sampled_product(
-        *geometry,
-        plan.query_order,
-        plan.block_start,
-        plan.key_order,
-        plan.tile_start,
-        plan.rate,
-        plan.size,
-        prefix,
-        plan.seed,
-        plan.stream,
-        np.arange(n_blocks) if blocks is None else blocks,
-        *found,
-        None if smooth is None else smooth.moments,
-        None if smooth is None else smooth.coefficients.reshape(-1),
-        x,
-        sums.out,
-        sums.variance,
-        sums.mass,
-        sums.n_drawn,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    return sums
-
-
-class PairDraws(NamedTuple):
-    """Pair (i, j) is drawn with probability ``min(1, size[j] * rate * H[i, j])``.
-
-    Where the exponent of H is below ``floor``, H is 0 and the probability ``least``.
-    """
-
-    size: Array  # (n_keys,)
-    floor: float
-    rate: float
-    least: float
-    seed: int
-    stream: int
-
-
-class WholePoints(NamedTuple):
-    """The points that points of few coordinates stand for."""
-
-    queries: Array
-    keys: Array
-    query_index: Index32  # where the few's queries are among `queries`
-    key_index: Index32  # where the few's keys are among `keys`
-    own: Index32  # for each of the few's queries the few's key of the same point, or -1
-    bandwidth: float
-
-
-def reduced_product(
-    few: Geometry,
-    whole: WholePoints,
-    draws: PairDraws,
-    x: Array,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> SampledSums:
-    """Product with the matrix H of ``few``, and drawn pairs of K - H over their probabilities.
-
-    ``few`` has inner products of points of few coordinates, K is the kernel matrix of the whole
-    ones; rows and columns are in the order of the few. Pairs of a point with itself are not drawn,
-    but counted exactly. Numbers of drawn pairs are those of every query.
-    """
-    n_queries = len(few.queries)
-    sums = SampledSums(
-        np.empty((n_queries, x.shape[1]), x.dtype),
-        np.empty(n_queries),
-        np.empty(n_queries),
-        np.empty(n_queries, np.int64),
-    )
-    _core.reduced_product(
-        *few,
-        whole.queries,
-        whole.keys,
-        -0.5 / whole.bandwidth**2,
-        whole.query_index,
-        whole.key_index,
-        whole.own,
-        x,
-        *draws,
-        *sums,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    return sums
-
-
-class AttentionSums(NamedTuple):
-    """Rows of softmax-weighted means, and the logarithm of what their weights were divided by."""
-
-    out: Array  # (n_heads, n_queries, n_columns)
-    log_normalizer: Array  # (n_heads, n_queries), -infinity for a row that sees no key
-    largest: Array  # (3,) magnitudes of queries, keys and values; NaN if one is not finite
-
-
-def attention(
-    queries: Array,  # (n_query_sets, m, d)
-    keys: Array,  # (n_key_sets, n, d)
-    values: Array,  # (n_value_sets, n, r)
-    heads: Index,  # (n_heads, 4)
-    *,
-    scale: float,
-    is_causal: bool = False,
-    mask: Array | npt.NDArray[np.bool_] | None = None,  # (n_masks, m or 1, n)
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> AttentionSums:
-    r"""Softmax attention of many heads: means of values with weights :math:`\propto e^{s_{ij}}`.
-
-    A row of ``heads`` says which queries, keys, values and mask a head uses. The score
-    :math:`s_{ij}` is ``scale`` times the inner product, plus a mask of numbers; with a mask of
-    truth values only pairs where it is True count. With ``is_causal`` query i sees keys 0 to i. A
-    row that sees no key is 0. Magnitudes are those of all keys and values and of the queries of
-    these heads; without a query they are 0.
-    """
-    shape = (len(heads), queries.shape[1])
-    sums = AttentionSums(
-        np.empty((*shape, values.shape[2]), keys.dtype),
-        np.empty(shape, keys.dtype),
-        np.zeros(3, keys.dtype),
-    )
-    truth = mask is not None and mask.dtype == np.bool_
-    _core.attention(
-        queries,
-        keys,
-        values,
-        heads,
-        scale,
-        is_causal,
-        None if truth else mask,
-        mask.view(np.uint8) if mask is not None and truth else None,
-        *sums,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    return sums
-
-
-class AttentionHead(NamedTuple):
-    """One head: scores are ``scale`` times inner products, values are moved and scaled."""
-
-    queries: Array
-    keys: Array
-    values: Array
-    scale: float
-    query_centre: Float64
-    key_centre: Float64
-    value_centre: Float64
-    value_factor: float
-
-
-class AttentionBlocks(NamedTuple):
-    """Blocks of queries; keys ``key_order[band_start[b]:band_stop[b]]`` are always taken for b.
-
-    With ``causal`` both orders are those of the tokens, and query i sees keys 0 to i.
-    """
-
-    query_order: Index32
-    start: Index  # (n_blocks + 1,)
-    key_order: Index32
-    band_start: Index  # (n_blocks,)
-    band_stop: Index
-    causal: bool
-
-
-class Smoothing(NamedTuple):
-    """How the moments of a few rows become moments to plan with."""
-
-    check_rows: int  # of each block, the last: kept out of the moments
-    plan_guard: float  # share of a row's own spread that every key counts for, in ``moment``
-    guard: float  # and in ``guarded``
-    narrow: int  # keys pooled on either side
-    wide: int
-    raw_share: float
-    wide_share: float
-    floor_share: float
-
-
-class PilotMoments(NamedTuple):
-    """Exact outputs of the pilot rows, and what each key adds to the squared error of a block.
-
-    Outputs are those of the moved values. ``moment[b, j]`` is the mean over the block's pilot rows
-    of ``(p_ij / (1 - p_ij))**2 * |v_j - o_i|**2``, the squared error of a row that misses the key,
-    pooled over neighbouring keys; ``guarded`` counts keys whose
-    value is near the output as well, and has a floor.
-    """
-
-    outputs: Array
-    moment: Float32  # (n_blocks, n_keys)
-    guarded: Float32
-    means: Float64  # (n_blocks,) of the guarded moments, before the floor
-
-
-class AttentionRates(NamedTuple):
-    """A key is drawn for a block with probability ``rate * sqrt(guarded + floor)``, at most 1.
-
-    At least ``least`` of the keys outside the band are expected to be drawn for each block.
-    """
-
-    guarded: Float32
-    near: Array  # (n_blocks, n_columns) a point near the outputs of each block
-    floor: float
-    rate: float
-    least: float
-    seed: int
-    stream: int
-
-
-class AttentionDraws(NamedTuple):
-    """Outputs for the moved values, and for each row of a block its estimated squared error.
-
-    ``variance`` is known for one strip of rows in four, and NaN for the others. ``bound`` is the
-    same without inner products of values and outputs, at least half of it, and known for all rows.
-    ``total_variance`` is the estimated relative variance of each row's denominator.
-    """
-
-    out: Array
-    variance: Float64  # (n_queries,)
-    bound: Float64  # (n_queries,)
-    total_variance: Float64  # (n_queries,)
-    n_drawn: Index  # (n_blocks,)
-
-
-def attention_pilot(
-    head: AttentionHead,
-    blocks: AttentionBlocks,
-    rows: Index32,
-    smoothing: Smoothing,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> PilotMoments:
-    """Some rows of each block, exactly: ``rows`` has equally many of each, in block order."""
-    n_blocks, n_keys = len(blocks.band_start), len(head.keys)
-    to = PilotMoments(
-        np.empty((len(rows), head.values.shape[1]), head.values.dtype),
-        np.empty((n_blocks, n_keys), np.float32),
-        np.empty((n_blocks, n_keys), np.float32),
-        np.empty(n_blocks),
-    )
-    _core.attention_pilot(
-        *head,
-        *blocks,
-        rows,
-        len(rows) // n_blocks,
-        smoothing.check_rows,
-        smoothing.plan_guard,
-        smoothing.guard,
-        smoothing.narrow,
-        smoothing.wide,
-        smoothing.raw_share,
-        smoothing.wide_share,
-        smoothing.floor_share,
-        *to,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    return to
-
-
-def rate_histogram(
-    blocks: AttentionBlocks,
-    moment: Float32,
-    guarded: Float32,
-    floor: float,
-    *,
-    n_threads: int | None = None,
-) -> tuple[Float64, Float64]:
-    """Pairs left to the draws, and the sum of their moments, by the size of ``guarded + floor``.
-
-    Bin b holds float32 numbers whose bits, shifted right by 19, are b: sixteen to a factor of two.
-    """
-    return _core.rate_histogram(*blocks, moment, guarded, floor, n_threads or default_threads())
-
-
-def attention_draw(
-    head: AttentionHead,
-    blocks: AttentionBlocks,
-    rates: AttentionRates,
-    *,
-    chosen: Index | None = None,
-    into: AttentionDraws | None = None,
-    n_threads: int | None = None,
-    isa: str | None = None,
-    check: Check = None,
-) -> AttentionDraws:
-    """Draw keys for every block; softmax over the drawn keys, weighted by 1 over probability.
-
-    With ``chosen`` only for these blocks; with ``into`` rows of others stay what they are there,
-    without their outputs are not set and their variances are NaN and 0.
-    """
-    n_queries, n_blocks = len(head.queries), len(blocks.band_start)
-    to = into or AttentionDraws(
-        np.empty((n_queries, head.values.shape[1]), head.values.dtype),
-        np.full(n_queries, np.nan),
-        np.zeros(n_queries),
-        np.zeros(n_queries),
-        np.zeros(n_blocks, np.int64),
-    )
-    _core.attention_draw(
-        *head,
-        *blocks,
-        rates.guarded,
-        rates.near,
-        rates.floor,
-        rates.rate,
-        rates.least,
-        rates.seed,
-        rates.stream,
-        np.arange(n_blocks) if chosen is None else chosen,
-        *to,
-        isa or ISA,
-        n_threads or default_threads(),
-        check,
-    )
-    return to
-
-
-def exp(x: Array, *, isa: str | None = None) -> Array:
-    """Exponential as the tiles compute it: below 2 ulp, flushed to 0 below the normal numbers."""
-    out = np.empty_like(x)
-    _core.exp(x, out, isa or ISA)
-    return out
-
-
-def power_of_two(x: Array, *, isa: str | None = None) -> Array:
-    """Powers of two as attention computes its weights, for exponents below 127: below 2 ulp."""
-    out = np.empty_like(x)
-    _core.power_of_two(x, out, isa or ISA)
-    return out
-
-
-def largest_magnitude(x: Array, *, n_threads: int | None = None, isa: str | None = None) -> float:
-    """Largest absolute value of a vector; NaN where an entry is not finite."""
-    return _core.largest_magnitude(x, isa or ISA, n_threads or default_threads())
-
-
-def philox(seed: int, stream: int, first: int, n: int) -> npt.NDArray[np.uint64]:
-    """Philox4x64-10 words ``(n, 4)`` for key (seed, stream) and counters first, first + 1, ..."""
-    out = np.empty((n, 4), np.uint64)
-    _core.philox(seed, stream, first, out)
-    return out
 
 
 def fma_peak(

@@ -12,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     AttentionBlocks,
     AttentionDraws,
@@ -314,6 +315,7 @@ def neighbours_of_neighbours(
     width: int,
     of_keys: bool = False,
     threshold: float,
+    point_order: Index32 | None = None,
 ) -> NewPairs:
     """Leading keys of the first ``width`` queries that share a leading key; or the other way."""
     leading = np.zeros((len(queries), len(keys)), np.bool_)
@@ -763,3 +765,34 @@ def _scores(queries: Float64, keys: Float64, differences: bool) -> Float64:
 
 def _moved(points: Array, centre: Float64 | None, factor: float) -> Float64:
     return np.asarray((points.astype(np.float64) - (0.0 if centre is None else centre)) * factor)
+
+
+class Reference(Compiled):
+    """The twins as a backend: the whole engine runs on it, slowly."""
+
+    attention = staticmethod(attention)
+    attention_draw = staticmethod(attention_draw)
+    attention_pilot = staticmethod(attention_pilot)
+    cell_pairs = staticmethod(cell_pairs)
+    column_sums = staticmethod(column_sums)
+    exp = staticmethod(exp)
+    largest_magnitude = staticmethod(largest_magnitude)
+    linked_pairs = staticmethod(linked_pairs)
+    merge_pairs = staticmethod(merge_pairs)
+    nearest_keys = staticmethod(nearest_keys)
+    neighbours_of_neighbours = staticmethod(neighbours_of_neighbours)
+    pair_kernel = staticmethod(pair_kernel)
+    philox = staticmethod(philox)
+    pilot_rows = staticmethod(pilot_rows)
+    power_of_two = staticmethod(power_of_two)
+    principal_tiling = staticmethod(principal_tiling)
+    project = staticmethod(project)
+    random_tiling = staticmethod(random_tiling)
+    rate_histogram = staticmethod(rate_histogram)
+    reduced_product = staticmethod(reduced_product)
+    sampled_product = staticmethod(sampled_product)
+    scan_ranges = staticmethod(scan_ranges)
+    squared_norms = staticmethod(squared_norms)
+    tile_hits = staticmethod(tile_hits)
+    tile_moments = staticmethod(tile_moments)
+    tile_product = staticmethod(tile_product)

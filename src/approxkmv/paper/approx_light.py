@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.kernel.matrix import product
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.paper.buckets import Buckets, geometric_buckets
 from approxkmv.paper.density import DensityFactory, LevelSets, squared_kernel_bandwidth
 from approxkmv.paper.find_heavy import HeavyPairs
@@ -319,7 +319,7 @@ def _median_of_means(
         row = np.searchsorted(end, first + drawn, side="right")
         light = in_T[key] & ~_contains(flat_heavy, row * n + key)
         row, key, drawn = row[light], key[light], drawn[light]
-        kernel = compiled.pair_kernel(queries, keys, row, key, bandwidth, n_threads=n_threads)
+        kernel = Compiled(n_threads).pair_kernel(queries, keys, row, key, bandwidth, )
         before = end[row] - repetitions[row] * n_groups
         group = (first + drawn - before) // repetitions[row]
         sums += np.bincount(

@@ -18,7 +18,7 @@ from scipy import special
 from scipy.spatial import distance
 
 from approxkmv.kernel.frame import of_differences
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.paper.find_heavy import HeavyPairs
 from approxkmv.paper.shared_draws import largest_mean
 
@@ -409,7 +409,13 @@ def constant_interval(
     m, n = len(queries), len(keys)
     n_head = max(m, n)
     rows, cols = rng.integers(m, size=n_pairs), rng.integers(n, size=n_pairs)
-    values = compiled.pair_kernel(queries, keys, rows, cols, bandwidth, n_threads=n_threads)
+    values = Compiled(n_threads).pair_kernel(
+        queries,
+        keys,
+        rows,
+        cols,
+        bandwidth,
+    )
     known = np.isin(rows * n + cols, found.rows * n + found.indices)
     left = np.where(known, 0.0, values)
     # An exhaustive scan leaves nothing above its threshold; tables may, however rarely.

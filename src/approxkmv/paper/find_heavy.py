@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.paper import parameters
 from approxkmv.paper.hashing import (
     BallCarving,
@@ -189,11 +189,12 @@ def _scan_tables(
     radius = near_radius(bandwidth, threshold)
     found = _Found(len(queries), len(keys))
     scanned = 0
+    loops = Compiled(n_threads)
     for _ in range(n_tables):
         h = family.draw(rng)                                                                  # 5
         met, start, stop, order = _join(h(queries), h(keys))                                  # 5
         for part in _parts(stop - start):                                                     # 6
-            rows, cols, values = compiled.scan_ranges(                                          # 7
+            rows, cols, values = loops.scan_ranges(                                           # 7
                 queries[met[part]],
                 keys,
                 order,
@@ -201,7 +202,6 @@ def _scan_tables(
                 stop[part],
                 bandwidth,
                 threshold,
-                n_threads=n_threads,
             )
             found.add(met[part][rows], cols, values)
         scanned += int((stop - start).sum())
@@ -306,7 +306,7 @@ def scan_all(
         row, col = np.concatenate(rows), np.concatenate(cols)
         ascending = np.argsort(row * len(keys) + col)
         row, col = row[ascending], col[ascending]
-        values = compiled.pair_kernel(queries, keys, row, col, bandwidth, n_threads=n_threads)
+        values = Compiled(n_threads).pair_kernel(queries, keys, row, col, bandwidth, )
         heavy = values >= threshold
         all_rows.append(row[heavy])
         all_cols.append(col[heavy])

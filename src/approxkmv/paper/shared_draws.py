@@ -25,7 +25,7 @@ from scipy.special import rel_entr
 
 from approxkmv import _check
 from approxkmv.kernel.matrix import product
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
 from approxkmv.paper.inputs import checked
 from approxkmv.paper.parameters import ALPHA, Constants
@@ -258,7 +258,16 @@ def residual_frobenius_bound(
     n_queries, n_keys = len(queries), len(keys)
     row = rng.integers(n_queries, size=n_pairs)
     col = rng.integers(n_keys, size=n_pairs)
-    square = compiled.pair_kernel(queries, keys, row, col, bandwidth, n_threads=n_threads) ** 2
+    square = (
+        Compiled(n_threads).pair_kernel(
+            queries,
+            keys,
+            row,
+            col,
+            bandwidth,
+        )
+        ** 2
+    )
     square[np.isin(row * n_keys + col, heavy.rows * n_keys + heavy.indices)] = 0.0
     return n_queries * n_keys * largest_mean(float(square.mean()), n_pairs, failure_probability)
 

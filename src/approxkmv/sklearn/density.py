@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from approxkmv import _check
 from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.schemes.shared_keys import FittedSums, fit_sums
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 from approxkmv.sklearn._rng import generator
 
 METHODS = ("auto", "exact", "sampled")

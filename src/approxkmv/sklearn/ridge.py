@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from approxkmv import _check
 from approxkmv.kernel.matrix import product
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 from approxkmv.operator import GaussianKernel
 from approxkmv.sklearn._rng import generator
 from approxkmv.solver import solve

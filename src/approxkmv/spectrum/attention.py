@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator
 from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv.kernel.matrix import ExactKernel, prepare
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 from approxkmv.paper.reduction import attention_to_gaussian
 from approxkmv.spectrum.extremes import singular_values
 

@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 from approxkmv.operator import GaussianKernel
 from approxkmv.spectrum.error import stated_error
 from approxkmv.spectrum.lanczos import gauss, radau, recurrence

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 from approxkmv.operator import GaussianKernel
 from approxkmv.product import matvec
 

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import (
 
 from approxkmv import _check
 from approxkmv._check import Rng
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 from approxkmv.operator import GaussianKernel
 from approxkmv.product import matvec
 from approxkmv.spectrum.error import stated_error

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import eigh_tridiagonal, solve_banded
 from scipy.sparse.linalg import LinearOperator
 
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 
 
 class Recurrence(NamedTuple):

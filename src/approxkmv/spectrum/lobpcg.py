@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import eigh, qr
 from scipy.sparse.linalg import LinearOperator
 
-from approxkmv.loops.compiled import Array, Float64
+from approxkmv.loops.types import Array, Float64
 
 # Vectors more than are asked for: the last ones of a block converge most slowly.
 _GUARD = 4

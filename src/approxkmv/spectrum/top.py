@@ -20,7 +20,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
-from approxkmv.loops.compiled import Array
+from approxkmv.loops.types import Array
 from approxkmv.operator import GaussianKernel
 from approxkmv.product import matvec
 from approxkmv.spectrum.error import stated_error

@@ -8,7 +8,7 @@ import pytest
 from approxkmv.engine.neighbours import cells as cells_module
 from approxkmv.engine.neighbours.cells import Near, Search, make_cells, make_links, make_sketches
 from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
-from approxkmv.loops.compiled import FoundPairs
+from approxkmv.loops.types import FoundPairs
 
 BANDWIDTH, THRESHOLD = 2.1, 0.01
 

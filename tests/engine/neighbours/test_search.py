@@ -16,7 +16,8 @@ from approxkmv.engine.neighbours.search import Search, cell_depth, diagonal
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import run_pilot
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import FoundPairs, NewPairs, Sketches, merge_pairs
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import FoundPairs, NewPairs, Sketches
 
 case = functools.cache(grouped)
 
@@ -118,7 +119,7 @@ def without(groups: Groups, search: Search, lost: np.ndarray) -> FoundPairs:
     """All near pairs but those that are lost, as if a search had found them."""
     kept = [part[~lost] for part in (groups.rows, groups.cols, groups.values)]
     rows, cols, values = kept
-    return merge_pairs(
+    return Compiled().merge_pairs(
         search.found, rows.astype(np.int32), cols.astype(np.int32), values.astype(np.float32)
     )
 

@@ -18,7 +18,8 @@ from approxkmv.engine.schemes.mean_of_values import mean_output
 from approxkmv.engine.survey.attention_order import order_blocks, pilot_rows
 from approxkmv.engine.survey.attention_rates import solve_rate
 from approxkmv.loops import compiled, reference
-from approxkmv.loops.compiled import AttentionDraws, AttentionRates
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import AttentionDraws, AttentionRates
 
 N, D = 4096, 32
 DELTA = 0.05
@@ -584,7 +585,7 @@ def test_mean_and_variance_of_the_draws() -> None:
     rng = np.random.default_rng(0)
     blocks = order_blocks(full.query, full.key, is_causal=True)
     rows = pilot_rows(blocks, 4, rng)
-    pilot = compiled.attention_pilot(head, blocks, rows, engine._SMOOTHING)
+    pilot = Compiled().attention_pilot(head, blocks, rows, engine._SMOOTHING)
     allowed = 0.1**2 * float((full.value.astype("f8") ** 2).sum()) * head.value_factor**2
     plan = solve_rate(blocks, pilot, 0.3 * allowed, n_threads=None)
     near = pilot.outputs.reshape(len(blocks.band_start), 4, -1).mean(axis=1)
@@ -594,7 +595,7 @@ def test_mean_and_variance_of_the_draws() -> None:
     per_entry = np.zeros_like(exact)
     for seed in range(n_runs):
         rates = AttentionRates(pilot.guarded, near, plan.floor, plan.rate, 32.0, seed, 0)
-        draws = compiled.attention_draw(head, blocks, rates)
+        draws = Compiled().attention_draw(head, blocks, rates)
         error = draws.out - exact
         mean += error / n_runs
         per_entry += error**2 / n_runs

@@ -18,7 +18,7 @@ from approxkmv.engine.schemes import few_coordinates as reduced
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.kernel.matrix import gaussian_kernel, prepare, product
-from approxkmv.loops.compiled import PairDraws
+from approxkmv.loops.types import PairDraws
 
 D = 256
 REASON = "few coordinates tell which pairs matter"

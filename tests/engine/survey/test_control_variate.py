@@ -26,7 +26,8 @@ from approxkmv.engine.survey.control_variate import (
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import FoundPairs, sampled_product
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import FoundPairs
 
 
 @functools.cache
@@ -165,7 +166,13 @@ def test_draws_of_what_is_left_are_unbiased(recall: float) -> None:
         x = size * rng.choice([-1.0, 1.0], 240)
         smooth_part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
         plan = plan_of(case, rate, x, stream)
-        sums = sampled_product(case.geometry, plan, found, x[:, None], smooth_part, n_threads=1)
+        sums = Compiled(1).sampled_product(
+            case.geometry,
+            plan,
+            found,
+            x[:, None],
+            smooth_part,
+        )
         errors.append(sums.out[:, 0] - case.K @ x)
         variances.append(sums.variance)
         masses.append(sums.mass)
@@ -208,13 +215,17 @@ def test_without_draws_there_is_the_smooth_part() -> None:
         part = smooth.of(case.geometry, x[:, None], case.key_tiles, 2)
         assert part.moments.dtype == dtype
         plan = plan_of(case, np.zeros((10, 11)), x, 0)
-        got = sampled_product(case.geometry, plan, FoundPairs.none(200), x[:, None], part)
+        got = Compiled().sampled_product(
+            case.geometry, plan, FoundPairs.none(200), x[:, None], part
+        )
         want = smooth_matrix(case, smooth) @ x
         scale = np.abs(smooth_matrix(case, smooth)) @ np.abs(x)
         assert (np.abs(got.out[:, 0] - want) <= tolerance * scale.max()).all()
         assert (got.variance == 0).all()
         every = plan_of(case, np.full((10, 11), 1e30), x, 0)
-        got = sampled_product(case.geometry, every, FoundPairs.none(200), x[:, None], part)
+        got = Compiled().sampled_product(
+            case.geometry, every, FoundPairs.none(200), x[:, None], part
+        )
         most = (case.K @ np.abs(x)).max() + scale.max()
         assert (np.abs(got.out[:, 0] - case.K @ x) <= tolerance * most).all()
         assert (got.variance == 0).all()
@@ -229,7 +240,13 @@ def test_found_pairs_are_exact_whatever_is_drawn(rate: float, dtype: Any) -> Non
     smooth = fit_smooth(pilot_of(case, x, 2.0), case.geometry)
     part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
     plan = plan_of(case, np.full((10, 11), rate), x, 0)
-    got = sampled_product(case.geometry, plan, case.pairs(0.0, 1.0), x[:, None], part, n_threads=1)
+    got = Compiled(1).sampled_product(
+        case.geometry,
+        plan,
+        case.pairs(0.0, 1.0),
+        x[:, None],
+        part,
+    )
     largest = 1 / rate if rate > 0.1 else 1.0  # what rounding errors of drawn terms count for
     rounding = (1e-7 if dtype == np.float64 else 3e-5) * largest
     assert np.abs(smooth_matrix(case, smooth)).max() > 0.3
@@ -263,7 +280,9 @@ def test_points_with_nothing_to_fit(dtype: Any) -> None:
         part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
         rate = np.full((len(base.query_blocks.sizes), len(base.key_tiles.sizes)), 1e30)
         plan = plan_of(case, rate, x, 0)
-        got = sampled_product(case.geometry, plan, FoundPairs.none(300), x[:, None], part)
+        got = Compiled().sampled_product(
+            case.geometry, plan, FoundPairs.none(300), x[:, None], part
+        )
         np.testing.assert_allclose(got.out[:, 0], case.K @ x, rtol=1e-3, err_msg=name)
         if name == "far":
             assert (smooth.coefficients == 0).any()

@@ -13,7 +13,7 @@ from approxkmv.engine.survey import forecast as module
 from approxkmv.engine.survey.forecast import SAMPLED_PAIR, Forecaster
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import Entries, smoothed, solve_rates
-from approxkmv.loops.compiled import FoundPairs
+from approxkmv.loops.types import FoundPairs
 
 THRESHOLD = 0.03
 NONE = FoundPairs.none(300)

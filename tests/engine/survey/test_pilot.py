@@ -11,7 +11,7 @@ from engine_cases import Case, clustered
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.kernel.matrix import gaussian_kernel, prepare
-from approxkmv.loops.compiled import FoundPairs
+from approxkmv.loops.types import FoundPairs
 
 THRESHOLD = 0.03
 

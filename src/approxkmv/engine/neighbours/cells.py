@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from approxkmv.engine.neighbours.sketch import random_basis, weighted_quantile
 from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     Float32,
     Float64,
@@ -27,11 +28,6 @@ from approxkmv.loops.compiled import (
     NewPairs,
     Sketches,
     Tiling,
-    cell_pairs,
-    linked_pairs,
-    merge_pairs,
-    nearest_keys,
-    project,
 )
 
 # A query costs one pair for each centroid, and a sketch for each key in the cells it looks into.
@@ -112,11 +108,17 @@ class Search:
         nearest = nearest_cells(kernel, self.cells)
         met = probe(kernel, bandwidth, self.cells, self.sketches, nearest, self.threshold)
         none = FoundPairs.none(len(kernel.queries))
-        known = merge_pairs(none, *met, n_threads=kernel.n_threads)
+        known = Compiled(kernel.n_threads).merge_pairs(
+            none,
+            *met,
+        )
         if alone is not None:
             known = _without(known, alone)
         met = follow(kernel, bandwidth, known, self.links, self.threshold)
-        found = merge_pairs(known, *met, n_threads=kernel.n_threads)
+        found = Compiled(kernel.n_threads).merge_pairs(
+            known,
+            *met,
+        )
         return found if alone is None else _without(found, alone)
 
 
@@ -217,7 +219,7 @@ def follow(
     kernel: ExactKernel, bandwidth: float, known: FoundPairs, links: FoundPairs, threshold: float
 ) -> NewPairs:
     """Near keys that are linked to known ones, and not known yet."""
-    return linked_pairs(
+    return Compiled(kernel.n_threads).linked_pairs(
         kernel.queries,
         kernel.keys,
         bandwidth,
@@ -225,7 +227,6 @@ def follow(
         links,
         width=_FOLLOWED,
         threshold=threshold,
-        n_threads=kernel.n_threads,
     )
 
 
@@ -252,7 +253,7 @@ def _met(
     kernel: ExactKernel, bandwidth: float, points: Sketches, tiling: Tiling, threshold: float
 ) -> NewPairs:
     none = FoundPairs.none(len(kernel.queries))
-    return cell_pairs(
+    return Compiled(kernel.n_threads).cell_pairs(
         kernel.queries,
         kernel.keys,
         bandwidth,
@@ -260,12 +261,16 @@ def _met(
         points,
         tiling,
         none,
-        n_threads=kernel.n_threads,
     )
 
 
 def _sketched(kernel: ExactKernel, points: Array, index: Index32, basis: Float32) -> Float32:
-    return project(points, index, kernel.frame.centre, basis, n_threads=kernel.n_threads)
+    return Compiled(kernel.n_threads).project(
+        points,
+        index,
+        kernel.frame.centre,
+        basis,
+    )
 
 
 def _nearest(
@@ -274,7 +279,10 @@ def _nearest(
     if shift is None:
         shift = kernel.frame.shift(centroids, n_threads=kernel.n_threads)
     geometry: Geometry = kernel.geometry._replace(keys=centroids, key_shift=shift)
-    return nearest_keys(geometry, width, n_threads=kernel.n_threads)
+    return Compiled(kernel.n_threads).nearest_keys(
+        geometry,
+        width,
+    )
 
 
 def _queries(kernel: ExactKernel, queries: Array, shift: Float64) -> ExactKernel:
@@ -284,12 +292,11 @@ def _queries(kernel: ExactKernel, queries: Array, shift: Float64) -> ExactKernel
 def _both_ways(known: FoundPairs, met: NewPairs, n_threads: int | None) -> FoundPairs:
     """Known pairs, and new ones in both directions."""
     rows, cols, values = met
-    return merge_pairs(
+    return Compiled(n_threads).merge_pairs(
         known,
         np.concatenate([rows, cols]),
         np.concatenate([cols, rows]),
         np.concatenate([values, values]),
-        n_threads=n_threads,
     )
 
 

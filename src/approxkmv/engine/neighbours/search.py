@@ -20,7 +20,8 @@ from approxkmv.engine.neighbours.sketch import make_sketcher, sketches
 from approxkmv.engine.survey.control_variate import Smooth
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot, row_squares
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     Check,
     Float32,
@@ -32,12 +33,6 @@ from approxkmv.loops.compiled import (
     NewPairs,
     Sketches,
     Tiling,
-    cell_pairs,
-    merge_pairs,
-    neighbours_of_neighbours,
-    project,
-    random_tiling,
-    tile_hits,
 )
 
 # Closer pairs lead on to neighbours; farther ones share keys by accident.
@@ -183,13 +178,11 @@ class Search:
             self._compare(self.query_blocks.order, some, threshold)
 
     def _compare(self, query_index: Index32, key_index: Index32, threshold: float) -> None:
-        met = tile_hits(
+        met = Compiled(self.n_threads, check=self.check).tile_hits(
             self.geometry,
             _every_pair(query_index, key_index),
             threshold,
             self.found,
-            n_threads=self.n_threads,
-            check=self.check,
         )
         self._add(met)
         self.pairs += len(query_index) * len(key_index)
@@ -264,7 +257,7 @@ class Search:
 
     def _search(self, points: Sketches, tiling: Tiling) -> NewPairs:
         """New pairs in the cells of a tiling; of two points among themselves one pair."""
-        return cell_pairs(
+        return Compiled(self.n_threads, check=self.check).cell_pairs(
             self.geometry.queries,
             self.geometry.keys,
             self.bandwidth,
@@ -273,8 +266,6 @@ class Search:
             tiling,
             self.found,
             mirrored=points.queries is points.keys,
-            n_threads=self.n_threads,
-            check=self.check,
         )
 
     def _known_squares(self) -> float:
@@ -289,7 +280,10 @@ class Search:
         """Where the queries are the keys, what one point has found the other has found."""
         if self.pilot.symmetric:
             met = _both_ways(met)
-        self.found = merge_pairs(self.found, *met, n_threads=self.n_threads)
+        self.found = Compiled(self.n_threads).merge_pairs(
+            self.found,
+            *met,
+        )
 
     def _count(self, n_sketched: int) -> None:
         assert self.sketch_dims is not None
@@ -302,7 +296,7 @@ class Search:
         it. It is asked for the queries of its neighbours itself, where more of them know those.
         """
         of_keys = self.n_neighbours % 2 == 1
-        met = neighbours_of_neighbours(
+        met = Compiled(self.n_threads, check=self.check).neighbours_of_neighbours(
             self.geometry.queries,
             self.geometry.keys,
             self.bandwidth,
@@ -312,8 +306,6 @@ class Search:
             of_keys=of_keys,
             threshold=self.pilot.threshold,
             point_order=self.by_cells[of_keys],
-            n_threads=self.n_threads,
-            check=self.check,
         )
         self._add(met)
         self.n_neighbours += 1
@@ -394,16 +386,28 @@ def _tiling(points: Sketches, directions: Float32, n_threads: int | None) -> Til
     """Cells cut along directions in the space of the sketches, at medians of the larger side."""
     of_keys = _projections(points.keys, directions, n_threads)
     if points.queries is points.keys:
-        return random_tiling(of_keys, of_keys, n_threads=n_threads)
+        return Compiled(n_threads).random_tiling(
+            of_keys,
+            of_keys,
+        )
     of_queries = _projections(points.queries, directions, n_threads)
     if len(of_queries) > len(of_keys):
-        keys, queries, key_start, query_start = random_tiling(
-            of_queries, of_keys, n_threads=n_threads
+        keys, queries, key_start, query_start = Compiled(n_threads).random_tiling(
+            of_queries,
+            of_keys,
         )
         return Tiling(queries, keys, query_start, key_start)
-    return random_tiling(of_keys, of_queries, n_threads=n_threads)
+    return Compiled(n_threads).random_tiling(
+        of_keys,
+        of_queries,
+    )
 
 
 def _projections(points: Float32, directions: Float32, n_threads: int | None) -> Float32:
     everyone, origin = np.arange(len(points), dtype=np.int32), np.zeros(points.shape[1])
-    return project(points, everyone, origin, directions, n_threads=n_threads)
+    return Compiled(n_threads).project(
+        points,
+        everyone,
+        origin,
+        directions,
+    )

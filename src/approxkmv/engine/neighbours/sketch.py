@@ -15,7 +15,8 @@ import numpy as np
 from approxkmv.engine.survey.moments import moving_mean
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot
-from approxkmv.loops.compiled import Float32, Float64, Geometry, Index32, Sketches, project
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Float32, Float64, Geometry, Index32, Sketches
 
 _DIMS = (16, 24, 32)
 # More directions must bring at least this much more of the near pairs' squares within the radius.
@@ -70,11 +71,19 @@ def sketches(
 ) -> Sketches:
     """Sketches of some queries and some keys."""
     basis = sketcher.basis
-    of_keys = project(geometry.keys, key_index, geometry.centre, basis, n_threads=n_threads)
+    of_keys = Compiled(n_threads).project(
+        geometry.keys,
+        key_index,
+        geometry.centre,
+        basis,
+    )
     of_queries = of_keys
     if not (geometry.queries is geometry.keys and query_index is key_index):
-        of_queries = project(
-            geometry.queries, query_index, geometry.centre, basis, n_threads=n_threads
+        of_queries = Compiled(n_threads).project(
+            geometry.queries,
+            query_index,
+            geometry.centre,
+            basis,
         )
     radius = sketcher.radius_squared[query_blocks.block_of[query_index]] + _rounding(of_queries)
     return Sketches(of_queries, query_index, radius.astype(np.float32), of_keys, key_index)
@@ -106,7 +115,7 @@ def _sketcher(
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
     differences = geometry.queries[pilot.rows[rows]].astype(np.float32) - geometry.keys[cols]
     everyone, origin = np.arange(len(differences), dtype=np.int32), np.zeros(full)
-    distances = np.square(project(differences, everyone, origin, basis)).sum(axis=1)
+    distances = np.square(Compiled().project(differences, everyone, origin, basis)).sum(axis=1)
     # Without near pairs there is nothing to learn from: the distance at the threshold.
     widest = -2 * bandwidth**2 * math.log(pilot.threshold)
     if len(mass):
@@ -124,12 +133,12 @@ def _crowded(geometry: Geometry, pilot: Pilot, key_tiles: Blocks, basis: Float32
     keys = key_tiles.order[step // 2 :: step].copy()
     # The first row of each block.
     rows = pilot.rows[np.searchsorted(pilot.block_of, np.arange(pilot.n_blocks))]
-    of_rows = project(geometry.queries, rows.astype(np.int32), geometry.centre, basis)
-    of_keys = project(geometry.keys, keys, geometry.centre, basis)
+    of_rows = Compiled().project(geometry.queries, rows.astype(np.int32), geometry.centre, basis)
+    of_keys = Compiled().project(geometry.keys, keys, geometry.centre, basis)
     # By ``project``, with the keys as directions: after a matrix product of NumPy, the threads of
     # its BLAS spin for a while on the cores that the search needs.
     everyone, origin = np.arange(len(rows), dtype=np.int32), np.zeros(basis.shape[1])
-    dots = project(of_rows, everyone, origin, np.ascontiguousarray(of_keys.T))
+    dots = Compiled().project(of_rows, everyone, origin, np.ascontiguousarray(of_keys.T))
     place = min(len(keys) - 1, max(1, round(_MOST_MATCHES * len(keys) / n_keys)))
     with np.errstate(over="ignore", invalid="ignore"):  # of points too far away to be near anything
         distances = np.square(of_keys).sum(axis=1) - 2 * dots

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._deadline import Deadline
-from approxkmv.loops.compiled import Array, Index, attention
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, Index
 
 # Rows computed exactly take this share of the time at a cautious guess of pairs a second.
 _CHECKED, _CAUTIOUS, _FEWEST_ROWS, _MOST_ROWS = 0.1, 5e7, 8, 128
@@ -132,13 +133,16 @@ def _rows(
             mask = np.logical_and(mask, seen)
         else:
             mask = np.where(seen, mask, -np.inf).astype(head.keys.dtype)
-    out: Array = attention(
-        np.ascontiguousarray(head.queries[rows])[None],
-        np.ascontiguousarray(head.keys[keys])[None],
-        np.ascontiguousarray(head.values[keys])[None],
-        np.zeros((1, 4), np.int64),
-        scale=head.scale,
-        mask=None if mask is None else np.ascontiguousarray(mask)[None],
-        n_threads=n_threads,
-    ).out[0]
+    out: Array = (
+        Compiled(n_threads)
+        .attention(
+            np.ascontiguousarray(head.queries[rows])[None],
+            np.ascontiguousarray(head.keys[keys])[None],
+            np.ascontiguousarray(head.values[keys])[None],
+            np.zeros((1, 4), np.int64),
+            scale=head.scale,
+            mask=None if mask is None else np.ascontiguousarray(mask)[None],
+        )
+        .out[0]
+    )
     return out

@@ -20,7 +20,8 @@ from approxkmv.engine.sample import spread
 from approxkmv.engine.schemes.mean_of_values import computed_rows, mean_output
 from approxkmv.engine.survey.attention_order import every_nth, order_blocks, pilot_rows, some_blocks
 from approxkmv.engine.survey.attention_rates import solve_rate
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     AttentionBlocks,
     AttentionDraws,
@@ -31,10 +32,6 @@ from approxkmv.loops.compiled import (
     Index,
     Index32,
     Smoothing,
-    attention_draw,
-    attention_pilot,
-    column_sums,
-    squared_norms,
 )
 
 # Up to so many pairs finding out about a head takes too long next to computing it: whether the mean
@@ -288,8 +285,11 @@ class _Plan:
         self.head, self.blocks, self.n_threads, self.check = head, blocks, n_threads, check
         self.rows = pilot_rows(blocks, _PILOT_ROWS + check_rows, rng)
         smoothing = _SMOOTHING._replace(check_rows=check_rows)
-        self.pilot = attention_pilot(
-            head, blocks, self.rows, smoothing, n_threads=n_threads, check=check
+        self.pilot = Compiled(n_threads, check=check).attention_pilot(
+            head,
+            blocks,
+            self.rows,
+            smoothing,
         )
         self.rate = solve_rate(blocks, self.pilot, _AIM * allowed, n_threads=n_threads)
         shape = len(blocks.band_start), _PILOT_ROWS + check_rows
@@ -317,14 +317,12 @@ class _Plan:
         rates = AttentionRates(
             self.guarded, self.near, self.rate.floor, rate, _LEAST_DRAWS, seed, stream
         )
-        return attention_draw(
+        return Compiled(self.n_threads, check=self.check).attention_draw(
             self.head,
             self.blocks,
             rates,
             chosen=chosen,
             into=into,
-            n_threads=self.n_threads,
-            check=self.check,
         )
 
     def error(self, draws: AttentionDraws, delta: float, below: float = math.inf) -> _Error:
@@ -426,9 +424,15 @@ def _prepare(
     """
     key_centre = key[:: max(1, len(key) // 256)].mean(axis=0, dtype=np.float64)
     # The centre of the values is subtracted in their own precision.
-    means = column_sums(value, n_threads=n_threads) / len(value)
+    means = Compiled(n_threads).column_sums(
+        value,
+    ) / len(value)
     value_centre = means.astype(value.dtype).astype(np.float64)
-    squares = squared_norms(value, value_centre, 1.0, n_threads=n_threads)
+    squares = Compiled(n_threads).squared_norms(
+        value,
+        value_centre,
+        1.0,
+    )
     furthest = math.sqrt(float(squares.max()))
     # Around any point c: |v|^2 is |v - c|^2 + |c|^2 on average if c is the mean, to rounding.
     square = float(squares.sum()) + len(value) * float(value_centre @ value_centre)

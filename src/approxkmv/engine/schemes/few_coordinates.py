@@ -27,7 +27,8 @@ from approxkmv.engine.result import Sample
 from approxkmv.engine.sample import Judge
 from approxkmv.engine.survey.pilot import Pilot, row_squares
 from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     Float32,
     Float64,
@@ -38,9 +39,6 @@ from approxkmv.loops.compiled import (
     SampledSums,
     Tiling,
     WholePoints,
-    project,
-    random_tiling,
-    reduced_product,
 )
 
 # With fewer coordinates H costs too much of K.
@@ -148,13 +146,11 @@ class Likeness:
             own = self.place[some] if same else np.full(len(some), -1, np.int32)
             whole = WholePoints(kernel.queries, kernel.keys, some, keys, own, self.bandwidth)
             stream = len(_DIMS) * draws.stream + level
-            part = reduced_product(
+            part = Compiled(kernel.n_threads, check=kernel.check).reduced_product(
                 few,
                 whole,
                 draws._replace(stream=stream),
                 ordered,
-                n_threads=kernel.n_threads,
-                check=kernel.check,
             )
             for all_rows, some_rows in zip(sums, part, strict=True):
                 all_rows[at] = some_rows
@@ -188,9 +184,8 @@ def make_likeness(
     if kernel.queries is not kernel.keys:
         queries, outside = _along(kernel, kernel.queries, kernel.query_shift, basis, levels)
     cuts = np.arange(max(0, round(math.log2(n_keys / _GROUP)))) % _CUT_ALONG
-    order = random_tiling(
+    order = Compiled(kernel.n_threads).random_tiling(
         *(np.ascontiguousarray(side.coordinates[:, cuts]) for side in (keys, queries)),
-        n_threads=kernel.n_threads,
     )
     limits = np.full(len(levels), _OUTSIDE)
     limits[-1] = _OUTSIDE_OF_ALL
@@ -342,7 +337,12 @@ def _along(
 ) -> tuple[Points, Float64]:
     """Points along the directions; squared lengths outside of each level's, in bandwidths."""
     everyone = np.arange(len(points), dtype=np.int32)
-    along = project(points, everyone, kernel.frame.centre, basis, n_threads=kernel.n_threads)
+    along = Compiled(kernel.n_threads).project(
+        points,
+        everyone,
+        kernel.frame.centre,
+        basis,
+    )
     pieces = [along[:, first:last] for first, last in pairwise([0, *levels])]
     inside = np.cumsum([np.einsum("ij,ij->i", some, some) for some in pieces], axis=0).T
     outside = 2 * shift[:, None] - _slope(kernel) * inside

@@ -40,15 +40,8 @@ from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import balanced_rates, smoothed
 from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import (
-    Array,
-    Float64,
-    FoundPairs,
-    Index,
-    Index32,
-    merge_pairs,
-    pair_kernel,
-)
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, Float64, FoundPairs, Index, Index32
 
 Mask = npt.NDArray[np.bool_]
 
@@ -288,7 +281,12 @@ def _kept_from(pilot: Pilot, eps: float) -> float:
 
 def both_ways(found: FoundPairs, n_threads: int | None) -> FoundPairs:
     """With every pair its mirror image: the search may have met only one of them."""
-    return merge_pairs(found, found.cols, found.rows, found.values, n_threads=n_threads)
+    return Compiled(n_threads).merge_pairs(
+        found,
+        found.cols,
+        found.rows,
+        found.values,
+    )
 
 
 class Drawn:
@@ -369,13 +367,12 @@ def draw_pairs(
         if once:
             above = first + row < col
             row, col, tile = row[above], col[above], tile[above]
-        values = pair_kernel(
+        values = Compiled(1).pair_kernel(
             kernel.queries,
             kernel.keys,
             query_blocks.order[first + row].astype(np.int64),
             key_tiles.order[col].astype(np.int64),
             bandwidth,
-            n_threads=1,
         )
         probability = of_tiles[tile]
         values /= probability

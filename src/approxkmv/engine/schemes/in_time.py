@@ -22,7 +22,8 @@ from approxkmv.engine.sample import Draws, spread
 from approxkmv.engine.survey.control_variate import smooth_cost
 from approxkmv.engine.survey.order import Blocks, norm_order
 from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     DrawPlan,
     Float64,
@@ -30,7 +31,6 @@ from approxkmv.loops.compiled import (
     Index,
     SampledSums,
     SmoothPart,
-    sampled_product,
 )
 
 # Share of the time that is kept for this answer while a better one is looked for.
@@ -203,14 +203,12 @@ def _draw(
         seed,
         stream,
     )
-    return sampled_product(
+    return Compiled(kernel.n_threads, check=kernel.check).sampled_product(
         kernel.geometry,
         plan,
         scheme.found,
         x,
         scheme.smooth,
-        n_threads=kernel.n_threads,
-        check=kernel.check,
     )
 
 

@@ -17,17 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.loops.compiled import (
-    Array,
-    AttentionHead,
-    Float64,
-    Index,
-    Index32,
-    TileSums,
-    project,
-    squared_norms,
-    tile_product,
-)
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, AttentionHead, Float64, Index, Index32, TileSums
 
 # At most so many rows, and such a part of the exact work, for the sharpest rows and others.
 _MOST_ROWS, _LEAST_KEYS_PER_ROW = 256, 128
@@ -217,7 +208,7 @@ def _unevenness(head: AttentionHead, rows: Index, totals: Array, n_threads: int 
 def _exponentials(
     head: AttentionHead, rows: Index, x: Array, slope: float, n_threads: int | None
 ) -> TileSums:
-    return tile_product(
+    return Compiled(n_threads).tile_product(
         head.queries[rows],
         head.keys,
         x,
@@ -226,7 +217,6 @@ def _exponentials(
         slope=slope,
         key_centre=head.key_centre,
         online=True,
-        n_threads=n_threads,
     )
 
 
@@ -243,13 +233,26 @@ def _sharpness(head: AttentionHead, n_threads: int | None) -> Float64:
     everyone = np.arange(len(head.queries), dtype=np.int32)
     sample = _some_keys(head, _KEYS_FOR_ORDER)
     variance = _score_variance(head, everyone, sample, n_threads)
-    lengths = squared_norms(head.keys, head.key_centre, 1.0, n_threads=n_threads)
+    lengths = Compiled(n_threads).squared_norms(
+        head.keys,
+        head.key_centre,
+        1.0,
+    )
     longest = np.argpartition(-lengths, min(_LONGEST_KEYS, n_keys) - 1)[:_LONGEST_KEYS]
     moved = head.scale * (head.keys[longest] - sample.mean(axis=0))
     no_centre = np.zeros(head.queries.shape[1])
     with np.errstate(over="ignore"):
         columns = np.ascontiguousarray(moved.T, np.float32)
-    highest = project(head.queries, everyone, no_centre, columns, n_threads=n_threads).max(axis=1)
+    highest = (
+        Compiled(n_threads)
+        .project(
+            head.queries,
+            everyone,
+            no_centre,
+            columns,
+        )
+        .max(axis=1)
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         # The mean of exponentials of normally distributed scores is that of half the variance.
         largest = np.minimum(np.exp(highest.astype(np.float64) - variance / 2) / n_keys, 1.0)
@@ -270,9 +273,19 @@ def _score_variance(
     points = (moved / (largest if largest > 0 else 1.0)).astype(np.float32)
     dims = np.arange(points.shape[1], dtype=np.int32)
     columns = np.ascontiguousarray(points.T)
-    covariance = project(columns, dims, np.zeros(len(points)), points, n_threads=n_threads)
+    covariance = Compiled(n_threads).project(
+        columns,
+        dims,
+        np.zeros(len(points)),
+        points,
+    )
     covariance /= np.float32(max(1, len(points) - 1))
-    images = project(head.queries, rows, np.zeros(len(dims)), covariance, n_threads=n_threads)
+    images = Compiled(n_threads).project(
+        head.queries,
+        rows,
+        np.zeros(len(dims)),
+        covariance,
+    )
     with np.errstate(over="ignore", invalid="ignore"):  # huge scores: infinite or not a number
         queries = head.queries if len(rows) == len(head.queries) else head.queries[rows]
         products = np.einsum("ij,ij->i", images, queries.astype(np.float32, copy=False))

@@ -28,7 +28,8 @@ from approxkmv.engine.neighbours.cells import (
 from approxkmv.engine.result import worth_a_look
 from approxkmv.info import Plan
 from approxkmv.kernel.matrix import ExactKernel, prepare
-from approxkmv.loops.compiled import Array, Float64, FoundPairs, Index, tile_product
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, Float64, FoundPairs, Index
 
 # A row is settled when its error allowed is this many standard deviations of its draw.
 _DEVIATIONS = 5.0
@@ -309,7 +310,7 @@ def _drawn_sums(kernel: ExactKernel, draw: Draw) -> Float64:
     columns = np.zeros((len(draw.drawn), 3))
     columns[:, 0], columns[:, 1] = draw.weights[draw.drawn], draw.variances[draw.drawn]
     frame = kernel.frame
-    sums = tile_product(
+    sums = Compiled(kernel.n_threads).tile_product(
         some.queries,
         some.keys,
         np.ascontiguousarray(columns, dtype=kernel.keys.dtype),
@@ -322,7 +323,6 @@ def _drawn_sums(kernel: ExactKernel, draw: Draw) -> Float64:
         ceiling=0.0,
         differences=frame.differences,
         squares=True,
-        n_threads=kernel.n_threads,
     )
     return sums.out[:, :2].astype(np.float64)
 

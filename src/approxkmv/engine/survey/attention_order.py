@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from approxkmv.loops.compiled import Array, AttentionBlocks, Index, Index32, principal_tiling
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import Array, AttentionBlocks, Index, Index32
 
 # A multiple of every micro tile's rows; larger blocks would share keys between unlike queries.
 _ROWS_PER_BLOCK = 96
@@ -41,7 +42,11 @@ def order_blocks(
         tokens = np.arange(max(n_queries, n_keys), dtype=np.int32)
         return AttentionBlocks(tokens[:n_queries], start, tokens[:n_keys], before, stop, True)
     depth = max(0, int(math.log2(n_keys / size)))
-    tiling = principal_tiling(key, query, depth, n_threads=n_threads)
+    tiling = Compiled(n_threads).principal_tiling(
+        key,
+        query,
+        depth,
+    )
     first = np.searchsorted(tiling.query_start, start[:-1], side="right") - 1
     last = np.searchsorted(tiling.query_start, start[1:] - 1, side="right")
     band_start, band_stop = tiling.key_start[first], tiling.key_start[last]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.loops.compiled import AttentionBlocks, PilotMoments, rate_histogram
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import AttentionBlocks, PilotMoments
 
 # No key is thought to matter less than this share of the average over all blocks.
 _FLOOR_OF_ALL = 1e-3
@@ -34,8 +35,11 @@ def solve_rate(
     """The smallest rate whose predicted variance is at most ``target``."""
     tiny = float(np.finfo(np.float32).tiny)
     floor = max(tiny, _FLOOR_OF_ALL * float(pilot.means.mean()))
-    pairs, variance = rate_histogram(
-        blocks, pilot.moment, pilot.guarded, floor, n_threads=n_threads
+    pairs, variance = Compiled(n_threads).rate_histogram(
+        blocks,
+        pilot.moment,
+        pilot.guarded,
+        floor,
     )
     used = pairs.nonzero()[0]
     pairs, variance = pairs[used], variance[used]

@@ -18,7 +18,8 @@ import numpy as np
 
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     Float32,
     Float64,
@@ -27,7 +28,6 @@ from approxkmv.loops.compiled import (
     Index32,
     NewPairs,
     SmoothPart,
-    tile_moments,
 )
 
 # Moments of more dimensions would cost more than the draws they save.
@@ -75,7 +75,12 @@ class Smooth:
         """The smooth part of the product with one column."""
         start = np.append(key_tiles.start[:-1:_GROUP], key_tiles.start[-1])
         column = np.ascontiguousarray(x[:, 0])
-        sums = tile_moments(geometry, key_tiles.order, start, column, n_threads=n_threads)
+        sums = Compiled(n_threads).tile_moments(
+            geometry,
+            key_tiles.order,
+            start,
+            column,
+        )
         n_sums, n_dims = sums.shape[1], geometry.keys.shape[1]
         g = self.coefficients[::_GROUP, ::_GROUP].astype(sums.dtype)
         # Not a matrix product: the threads of a BLAS would wait for more, and keep a core busy.

@@ -22,7 +22,7 @@ from approxkmv.engine.survey.rates import (
     smoothed,
     solve_rates,
 )
-from approxkmv.loops.compiled import Array, Float64, FoundPairs
+from approxkmv.loops.types import Array, Float64, FoundPairs
 
 # Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
 SAMPLED_PAIR = 1.3

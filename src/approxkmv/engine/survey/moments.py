@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from approxkmv.loops.compiled import Float64
+from approxkmv.loops.types import Float64
 
 
 def moving_mean(values: Float64, width: int, axis: int = 0) -> Float64:

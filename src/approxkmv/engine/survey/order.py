@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.loops.compiled import Float64, Geometry, Index, Index32
+from approxkmv.loops.types import Float64, Geometry, Index, Index32
 
 
 class Blocks(NamedTuple):

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.engine.survey.order import Blocks
-from approxkmv.loops.compiled import (
+from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.types import (
     Array,
     Check,
     Float32,
@@ -22,7 +23,6 @@ from approxkmv.loops.compiled import (
     Geometry,
     Index,
     Index32,
-    pilot_rows,
 )
 
 # More near pairs than this would cost more to list than they save.
@@ -138,10 +138,23 @@ def run_pilot(
         one_in = max(1, len(order) // _KEYS_FOR_THRESHOLD)
         probed = order[one_in // 2 :: one_in].copy()
         parts = np.linspace(0, len(probed), 17).astype(np.int64)
-        seen = pilot_rows(geometry, some, probed, parts, size, threshold, n_threads=n_threads)
+        seen = Compiled(n_threads).pilot_rows(
+            geometry,
+            some,
+            probed,
+            parts,
+            size,
+            threshold,
+        )
         threshold = _raised(threshold, seen.near_value, most_near * len(some) // one_in)
-    sums = pilot_rows(
-        geometry, rows, order, start, size, threshold, column, n_threads=n_threads, check=check
+    sums = Compiled(n_threads, check=check).pilot_rows(
+        geometry,
+        rows,
+        order,
+        start,
+        size,
+        threshold,
+        column,
     )
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2

@@ -17,7 +17,7 @@ import numpy as np
 
 from approxkmv.engine.survey.moments import moving_mean
 from approxkmv.engine.survey.order import Blocks
-from approxkmv.loops.compiled import Array, Float64, Index
+from approxkmv.loops.types import Array, Float64, Index
 
 # Raw means over a few rows are heavy-tailed: neighbouring tiles are pooled, narrowly and widely,
 # and no tile is thought to be more than a thousand times lighter than its block.

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.paper.density.exact import ExactDensity
 from approxkmv.paper.density.protocol import (
     DensityEstimate,
@@ -185,8 +185,12 @@ class HashingBasedEstimator:
         bucket = np.minimum(np.searchsorted(table.labels, labels), len(table.labels) - 1)
         met = np.flatnonzero(table.labels[bucket] == labels)
         bucket = bucket[met]
-        kernel = compiled.pair_kernel(
-            queries, self._points, met, table.chosen[bucket], self.bandwidth, n_threads=n_threads
+        kernel = Compiled(n_threads).pair_kernel(
+            queries,
+            self._points,
+            met,
+            table.chosen[bucket],
+            self.bandwidth,
         )
         # a kernel that underflows adds nothing, and has no distance to divide by
         seen = kernel > 0

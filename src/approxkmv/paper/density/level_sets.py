@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.paper.density.exact import ExactDensity
 from approxkmv.paper.density.protocol import (
     DensityEstimate,
@@ -222,7 +222,7 @@ class LevelSets:
         pairs = []
         looked_at = 0
         for order, start, stop in _ranges(sample, queries):
-            row, col, kernel = compiled.scan_ranges(
+            row, col, kernel = Compiled(n_threads).scan_ranges(
                 queries,
                 sample.points,
                 order,
@@ -230,7 +230,6 @@ class LevelSets:
                 stop,
                 self.bandwidth,
                 lowest,
-                n_threads=n_threads,
             )
             inside = (kernel < highest) | (j == 1)
             pairs.append((row[inside], col[inside], kernel[inside]))
