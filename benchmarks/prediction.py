@@ -25,6 +25,7 @@ from approxkmv.diagnosis.predict import TOLERANCES
 from approxkmv.engine.planner import predicted
 from approxkmv.experiments.timing import interleaved, ratio
 from approxkmv.kernel.matrix import prepare
+from approxkmv.loops.compiled import Compiled
 from benchmarks import harness
 from benchmarks.engine import ROOT, clothes, clustered, words
 
@@ -84,7 +85,7 @@ def run_case(name: str, args: argparse.Namespace) -> Report:
     contestants = {f"{e:g}": lambda e=e: product(e) for e in (0.0, *TOLERANCES)}
     timings = interleaved(contestants, args.repetitions, clock=time.process_time)
     exact = timings.pop("0")
-    kernel = prepare(*data, n_threads=args.threads)
+    kernel = prepare(*data, backend=Compiled(args.threads))
     # Not the engine's own random numbers: the prediction has a pilot of its own.
     rng = np.random.default_rng(args.seed + 1)
     predictions = predicted(kernel, data.bandwidth, x[:, None], TOLERANCES, rng)

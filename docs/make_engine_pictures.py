@@ -29,7 +29,7 @@ from approxkmv.engine.survey.forecast import Forecaster
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import smoothed, solve_rates
-from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, gaussian_kernel, prepare
 
 OUT = Path(__file__).parent / "_static"
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#767676"
@@ -41,7 +41,7 @@ ROWS_PER_BLOCK, KEYS_PER_TILE = planner._ROWS_PER_BLOCK, planner._KEYS_PER_TILE
 class Stages:
     """One problem, and what the engine learns about it before it draws."""
 
-    kernel: ExactKernel
+    kernel: KernelMatrix
     bandwidth: float
     x: np.ndarray
     study: Study

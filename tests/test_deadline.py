@@ -87,7 +87,7 @@ def stop_now() -> None:
 def test_compiled_loops_end_when_the_check_raises(n_threads: int) -> None:
     """The exception is ours, and the loop is left long before it is done."""
     points = np.random.default_rng(0).standard_normal((40_000, 32)).astype(np.float32)
-    kernel = prepare(points, points, 4.0, n_threads=n_threads)
+    kernel = prepare(points, points, 4.0, backend=Compiled(n_threads))
     x = np.ones((len(points), 1), np.float32)
     start = time.thread_time()
     with pytest.raises(OutOfTime):

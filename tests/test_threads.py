@@ -334,7 +334,7 @@ order, start, stop = np.arange(2000), np.zeros(2000, np.int64), np.full(2000, 20
 def many_columns():  # scratch of 96 rows of a million columns: 384 MB
     return akmv.matvec(p[:1], p[:1], x, bandwidth=1.0, n_threads=2)
 def many_hits():  # four million pairs of 24 bytes, collected by the workers
-    return compiled.scan_ranges(p, p, order, start, stop, 1e3, 1e-3, n_threads=2)
+    return compiled.Compiled(2).scan_ranges(p, p, order, start, stop, 1e3, 1e-3)
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 for work, need in ((many_columns, 384), (many_hits, 100)):
     resource.setrlimit(resource.RLIMIT_AS, (size + need * 2**20 // 3, resource.RLIM_INFINITY))
@@ -367,7 +367,7 @@ pairs = np.arange(1 << 14) % 64
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 try:
-    compiled.pair_kernel(points, points, pairs, pairs, 1.0, n_threads=1)
+    compiled.Compiled(1).pair_kernel(points, points, pairs, pairs, 1.0)
 except TimeoutError as error:
     print(error)
 """

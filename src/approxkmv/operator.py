@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.result import Outcome, worth_a_look
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.kernel.frame import usual_units
-from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.kernel.rounding import rounding_bound
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check
 from approxkmv.product import exact_plan, scaled_columns, unscaled
 
@@ -126,13 +126,13 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             _check.finite(q, "queries")
             if k is not q:
                 _check.finite(k, "keys")
-        self._kernel = prepare(q, k, self.bandwidth, n_threads=n_threads)
+        self._kernel = prepare(q, k, self.bandwidth, backend=Compiled(n_threads))
         self._outcome = Outcome("every pair is computed at every product")
         self._matrix = None
         self._transposed = False
         if method != "exact":
             self._matrix, self._outcome = _frozen(
-                replace(self._kernel, check=deadline.polled),
+                self._kernel.checked(deadline.polled),
                 self.bandwidth,
                 self.eps,
                 generator,
@@ -180,7 +180,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     def _checked(self, check: Check) -> GaussianKernel:
         """The same operator, whose exact products end when ``check`` raises."""
         checked = copy.copy(self)
-        checked._kernel = replace(self._kernel, check=check)
+        checked._kernel = self._kernel.checked(check)
         return checked
 
     def _matmat(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -216,7 +216,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
 
 
 def _frozen(
-    kernel: ExactKernel, bandwidth: float, eps: float, rng: np.random.Generator, max_memory: float
+    kernel: KernelMatrix, bandwidth: float, eps: float, rng: np.random.Generator, max_memory: float
 ) -> tuple[FrozenMatrix | None, Outcome]:
     """The sampled matrix, if there is one to be had; and what was decided."""
     if eps == 0:
@@ -227,7 +227,7 @@ def _frozen(
     if units is None:
         return None, Outcome("the points are too many bandwidths apart")
     if units[2] != bandwidth:
-        kernel, bandwidth = prepare(*units, n_threads=kernel.n_threads), units[2]
+        kernel, bandwidth = prepare(*units, backend=kernel.backend), units[2]
     # No product is longer than this, so that no larger error is ever made.
     eps = min(eps, math.sqrt(len(kernel.queries) * len(kernel.keys)))
     from approxkmv.engine.schemes.frozen_pairs import freeze

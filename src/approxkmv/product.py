@@ -23,7 +23,7 @@ from approxkmv._warnings import AccuracyWarning, AssumptionWarning
 from approxkmv.engine.result import Clock, Limit, Outcome, Sample, worth_a_look
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.kernel.frame import usual_units
-from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.kernel.rounding import (
     CHECKED_ROWS,
     frobenius,
@@ -32,6 +32,7 @@ from approxkmv.kernel.rounding import (
     rounding_bound,
 )
 from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array
 
 METHODS = ("auto", "exact", "sampled", "paper")
@@ -283,7 +284,7 @@ def log_row_sums(
         return kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
 
 
-def exact_plan(kernel: ExactKernel, reason: str) -> Plan:
+def exact_plan(kernel: KernelMatrix, reason: str) -> Plan:
     """The plan of an exact product, with every choice it made."""
     frame = kernel.frame
     return Plan(
@@ -294,7 +295,7 @@ def exact_plan(kernel: ExactKernel, reason: str) -> Plan:
             "key_radius_in_bandwidths": round(frame.radius, 3),
             "dtype": str(kernel.keys.dtype),
             "isa": compiled.ISA,
-            "n_threads": kernel.n_threads or default_threads(),
+            "n_threads": kernel.backend.n_threads or default_threads(),
         },
     )
 
@@ -340,7 +341,7 @@ def _prepared(
     bandwidth: float,
     n_threads: int | None,
     check_finite: bool,
-) -> ExactKernel:
+) -> KernelMatrix:
     q, k = _check.point_pair(queries, keys)
     bandwidth = _check.positive(bandwidth, "bandwidth")
     n_threads = _check.threads(n_threads)
@@ -348,7 +349,7 @@ def _prepared(
         _check.finite(q, "queries")
         if k is not q:
             _check.finite(k, "keys")
-    return prepare(q, k, bandwidth, n_threads=n_threads)
+    return prepare(q, k, bandwidth, backend=Compiled(n_threads))
 
 
 def _deadline(max_seconds: float | None) -> Deadline:
@@ -392,11 +393,11 @@ def _exact_product(
             stacklevel=3,
         )
     start = time.perf_counter()
-    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    kernel = prepare(queries, keys, bandwidth, backend=Compiled(n_threads))
     columns, exponents = scaled_columns(x, keys.dtype)
     prepared = time.perf_counter()
     if deadline:
-        sums = replace(kernel, check=deadline.check).product(columns, row_sums=report)
+        sums = kernel.checked(deadline.check).product(columns, row_sums=report)
     else:
         sums = kernel.product(columns, row_sums=report)
     y = unscaled(sums.out, exponents, x)
@@ -475,7 +476,7 @@ def _sampled_product(
         return None, None, Outcome("the product is too small for sampling to pay")
     start = time.perf_counter()
     queries, keys, bandwidth = units
-    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    kernel = prepare(queries, keys, bandwidth, backend=Compiled(n_threads))
     columns, exponent = scaled_together(x, keys.dtype)
     prepared = time.perf_counter() - start
     eps, tries = tolerance.eps, 1
@@ -493,7 +494,7 @@ def _sampled_product(
 
 
 def _attempts(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     columns: Array,
     eps: float,
@@ -541,7 +542,7 @@ def _hurried_product(
 
     limit = Limit(deadline)
     start = deadline.now()
-    kernel = prepare(*units, n_threads=n_threads)
+    kernel = prepare(*units, backend=Compiled(n_threads))
     columns, exponent = scaled_together(x, keys.dtype)
     prepared = deadline.now() - start
     # Another stream: with enough time the draws are those without a limit.
@@ -556,7 +557,7 @@ def _hurried_product(
     kept = KEPT * deadline.max_seconds
     earlier = Limit(deadline.keeping(kept))
     earlier.rate = limit.rate
-    patient = replace(kernel, check=earlier.deadline.check)
+    patient = kernel.checked(earlier.deadline.check)
     outcome = Outcome("no error is allowed")
     small = not worth_a_look(len(queries), len(keys), keys.shape[1])
     if eps > 0 and not (small and earlier.allows(n_pairs)):
@@ -607,7 +608,7 @@ def _hurried_product(
 
 
 def _within(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     columns: Array,
     eps: float,
@@ -638,7 +639,7 @@ def _within(
     outcome = sampled(kernel, bandwidth, rest, eps=allowed, delta=delta, rng=rng, limit=limit)
     sample = outcome.sample or outcome.best_effort
     if sample is not None and len(large):
-        some = replace(kernel, check=None).at_keys(large)
+        some = kernel.checked(None).at_keys(large)
         sample.y[:] += some.product(columns[large]).out
         outcome.pairs += n_queries * len(large)
     if sample is None or sample is not outcome.sample:
@@ -653,7 +654,7 @@ _DOUBLE_PAIR = 6.0
 
 
 def _rounding(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     columns: Array,
     sample: Sample,
@@ -665,14 +666,14 @@ def _rounding(
     n_rows = min(CHECKED_ROWS, len(sample.exact_rows))
     in_time = limit.allows(_DOUBLE_PAIR * n_rows * len(kernel.keys))
     rows = sample.exact_rows if in_time else sample.exact_rows[:0]
-    patient = replace(kernel, check=None)
+    patient = kernel.checked(None)
     rounding = measured_rounding(patient, bandwidth, columns, sample.y, rows)
     clock.lap("report")
     return rounding
 
 
 def _sampled_info(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     sample: Sample,
     outcome: Outcome,
     x_norm: float,

@@ -12,7 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -25,6 +25,7 @@ from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._warnings import AccuracyWarning
 from approxkmv.kernel.matrix import prepare
 from approxkmv.krylov import conjugate_gradients, minres
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
@@ -345,7 +346,7 @@ def _estimated(
     """
     if not isinstance(run.K, GaussianKernel):
         return (run.history[-1] if run.history else 1.0), 0
-    kernel = replace(run.K._kernel, check=None)
+    kernel = run.K._kernel.checked(None)
     n = len(kernel.queries)
     columns, exponents = scaled_columns(x, kernel.keys.dtype)
     squares, n_rows = np.zeros(x.shape[1]), 0
@@ -446,10 +447,10 @@ def _preconditioner(
         return Preconditioner(np.zeros((n, 0)), noise)
     if isinstance(K, GaussianKernel):
         points, bandwidth = K._kernel.queries, K.bandwidth
-        n_threads = K._kernel.n_threads
+        n_threads = K._kernel.backend.n_threads
 
         def columns(j: Index) -> Array:
-            kernel = prepare(points, points[j], bandwidth, n_threads=n_threads)
+            kernel = prepare(points, points[j], bandwidth, backend=Compiled(n_threads))
             return kernel.product(np.eye(len(j), dtype=points.dtype)).out
 
         diagonal = np.ones(n)
@@ -473,8 +474,8 @@ def _independent(K: LinearOperator, deadline: Deadline) -> Callable[[Float64], A
     if not isinstance(K, GaussianKernel):
         return lambda x: np.asarray(K @ x)
     points = K._kernel.queries.astype(np.float64)
-    kernel = prepare(points, points, K.bandwidth, n_threads=K._kernel.n_threads)
-    kernel = replace(kernel, check=deadline.polled)
+    kernel = prepare(points, points, K.bandwidth, backend=Compiled(K._kernel.backend.n_threads))
+    kernel = kernel.checked(deadline.polled)
     return lambda x: kernel.product(np.ascontiguousarray(x)).out
 
 

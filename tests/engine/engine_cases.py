@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from approxkmv.engine.survey.order import Blocks, norm_order
-from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, gaussian_kernel, prepare
 from approxkmv.loops.types import FoundPairs, Geometry
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    kernel: ExactKernel
+    kernel: KernelMatrix
     bandwidth: float
     K: np.ndarray  # as the definition has it
     query_blocks: Blocks

@@ -6,7 +6,6 @@ Here x is all ones. The planner looks at the data again, with the vector at hand
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from approxkmv.engine.result import worth_a_look
 from approxkmv.info import Plan
 from approxkmv.kernel.frame import usual_units
 from approxkmv.kernel.matrix import prepare
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array
 
 # Seconds for each multiply-add of the matrix that a prediction takes at least: what has no chance
@@ -47,11 +47,11 @@ def predict(
         speed_ups = dict.fromkeys(tolerances, 1.0)
         method, reason = "exact", "the points are too many bandwidths apart"
     else:
-        kernel, bandwidth = prepare(*units, n_threads=n_threads), units[2]
+        kernel, bandwidth = prepare(*units, backend=Compiled(n_threads)), units[2]
         if deadline:
             if deadline.left() < _POSSIBLY * len(queries) * len(keys) * (keys.shape[1] + 24):
                 raise OutOfTime
-            kernel = replace(kernel, check=deadline.check)
+            kernel = kernel.checked(deadline.check)
         found = predicted(kernel, bandwidth, np.ones((len(keys), 1), keys.dtype), tolerances, rng)
         speed_ups = {e: one.speed_up for e, one in found.items()}
         method, reason = "exact", "no error is allowed"

@@ -26,6 +26,7 @@ from approxkmv.diagnosis.bounds import lower_mean, upper_mean
 from approxkmv.diagnosis.measure import Advance, Measured, ratios_at
 from approxkmv.kernel.matrix import prepare
 from approxkmv.kernel.rounding import rounding_bound
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check
 from approxkmv.paper.assumption import largest_entries, log_kernel
 
@@ -94,7 +95,7 @@ def _affordable(
 ) -> int:
     """Rows whose sums there is time for, as a few of them tell."""
     start = deadline.now()
-    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    kernel = prepare(queries, keys, bandwidth, backend=Compiled(n_threads))
     prepared = deadline.now()
     some = np.arange(min(_TIMED_ROWS, len(queries)))
     kernel.at_queries(some).log_row_sums()
@@ -146,8 +147,8 @@ class _Look:
         The square of the kernel is the kernel of bandwidth σ/√2.
         """
         bandwidth = self._bandwidth / math.sqrt(2) if squared else self._bandwidth
-        kernel = prepare(queries, keys, bandwidth, n_threads=self._n_threads)
-        kernel = replace(kernel, check=self._check)
+        kernel = prepare(queries, keys, bandwidth, backend=Compiled(self._n_threads))
+        kernel = kernel.checked(self._check)
         self.rounding = max(self.rounding, min(rounding_bound(kernel, 1.0), 1.0))
         rows = self._rng.integers(len(queries), size=math.ceil(share * self._n_rows))
         self.pairs += len(rows) * len(keys)

@@ -28,7 +28,7 @@ from approxkmv.engine.survey.moments import moving_mean
 from approxkmv.engine.survey.order import Blocks, norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import Rates
-from approxkmv.kernel.matrix import ExactKernel
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import Array, Float64, Index, Index32, SampledSums
 
 _ROWS_PER_BLOCK, _KEYS_PER_TILE, _PILOT_ROWS = 512, 512, 3
@@ -118,7 +118,7 @@ class Study(Look):
 
 
 def study(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     x: Array,
     *,
@@ -136,7 +136,7 @@ def study(
 
 
 def _look(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     x: Array,
     eps: float,
     rng: np.random.Generator,
@@ -150,7 +150,7 @@ def _look(
 
     For one product with one column a smooth part is taken out where that pays.
     """
-    geometry, n_threads = kernel.geometry, kernel.n_threads
+    geometry, n_threads = kernel.geometry, kernel.backend.n_threads
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
     n_pairs = n_queries * n_keys
     size = row_lengths(x)
@@ -172,7 +172,7 @@ def _look(
         column=np.ascontiguousarray(x[:, 0]) if one_shot and x.shape[1] == 1 else None,
         rng=rng,
         n_threads=n_threads,
-        check=kernel.check,
+        check=kernel.backend.check,
     )
     outcome.pairs = len(pilot.rows) * n_keys
     clock.lap("pilot")
@@ -229,7 +229,7 @@ class Prediction(NamedTuple):
 
 
 def predicted(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     x: Array,
     tolerances: Iterable[float],
@@ -273,19 +273,19 @@ def predicted(
     return predictions
 
 
-def _drawing_cost(best: Forecast, kernel: ExactKernel) -> float:
+def _drawing_cost(best: Forecast, kernel: KernelMatrix) -> float:
     """What finding near pairs and drawing keys costs, before anything was searched."""
     return _MORE_DRAWS * best.cost + _search_cost(kernel)
 
 
-def _search_cost(kernel: ExactKernel) -> float:
+def _search_cost(kernel: KernelMatrix) -> float:
     """What finding near pairs usually costs."""
     n_keys, n_dims = kernel.keys.shape
     each = _SEARCH_PAIRS + _SEARCH_PAIRS_PER_DIM * n_dims
     return float(len(kernel.queries) * each * (n_keys / _SEARCH_KEYS) ** _SEARCH_GROWTH)
 
 
-def _too_dense(look: Look, kernel: ExactKernel, outcome: Outcome, limit: Limit) -> bool:
+def _too_dense(look: Look, kernel: KernelMatrix, outcome: Outcome, limit: Limit) -> bool:
     """Whether drawing keys cannot pay; with too short a time for the exact product it must."""
     n_pairs = len(kernel.queries) * len(kernel.keys)
     dense = look.best.cost > _TOO_DENSE * n_pairs and limit.allows(n_pairs)
@@ -296,7 +296,7 @@ def _too_dense(look: Look, kernel: ExactKernel, outcome: Outcome, limit: Limit) 
 
 def _searched(
     look: Look,
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     x: Array,
     rng: np.random.Generator,
@@ -316,8 +316,8 @@ def _searched(
         look.query_blocks,
         look.key_tiles,
         rng,
-        kernel.n_threads,
-        kernel.check,
+        kernel.backend.n_threads,
+        kernel.backend.check,
     )
     outcome.search = search
     worth = _worth_searching(look)
@@ -375,7 +375,7 @@ def first_tilings(n_keys: int) -> int:
 
 
 def sampled(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     x: Array,
     *,
@@ -400,7 +400,7 @@ def sampled(
 
 
 def _sample_it(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     x: Array,
     eps: float,
@@ -505,7 +505,7 @@ def _drawn(
     smooth = None
     if learnt.smooth is not None:
         kernel = judge.kernel
-        smooth = learnt.smooth.of(kernel.geometry, x, learnt.key_tiles, kernel.n_threads)
+        smooth = learnt.smooth.of(kernel.geometry, x, learnt.key_tiles, kernel.backend.n_threads)
         outcome.reason = "sampling is cheaper, with a smooth part of the kernel taken out first"
         clock.lap("smooth part")
     least = least_factor(learnt.size, _spent(learnt), forecast.rates.pairs)

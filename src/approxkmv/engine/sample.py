@@ -22,8 +22,7 @@ from approxkmv.engine.neighbours.search import Missing
 from approxkmv.engine.result import Sample
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot
-from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import Compiled
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import (
     Array,
     DrawPlan,
@@ -54,7 +53,7 @@ _PARTS_OF_ONE = 12
 class Judge:
     """Mends rows of a drawn product and says how large its error is."""
 
-    kernel: ExactKernel
+    kernel: KernelMatrix
     x: Array
     query_blocks: Blocks
     pilot: Pilot
@@ -180,7 +179,7 @@ def draw(
         stream,
     )
     kernel = judge.kernel
-    return Compiled(kernel.n_threads, check=kernel.check).sampled_product(
+    return kernel.backend.sampled_product(
         kernel.geometry,
         plan,
         found,

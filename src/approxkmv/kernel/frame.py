@@ -48,7 +48,7 @@ class Frame:
     radius: float  # largest distance of a key from the centre, in bandwidths
     bandwidth: float
 
-    def shift(self, points: Array, *, n_threads: int | None = None) -> Float64:
+    def shift(self, points: Array, backend: Compiled) -> Float64:
         """What is subtracted from the exponent for each point."""
         if self.differences:
             return np.zeros(len(points))
@@ -56,7 +56,7 @@ class Frame:
             half = (
                 0.5
                 * self.slope
-                * Compiled(n_threads).squared_norms(
+                * backend.squared_norms(
                     points,
                     self.centre,
                     self.factor,
@@ -90,7 +90,7 @@ def make_frame(
     largest: float,
     *,
     differences: bool = False,
-    n_threads: int | None = None,
+    backend: Compiled,
 ) -> Frame:
     """Choose centre, scale and form for these keys.
 
@@ -99,7 +99,7 @@ def make_frame(
     """
     centre = _centre(keys)
     factor = _power_of_two(bandwidth)
-    norms = Compiled(n_threads).squared_norms(
+    norms = backend.squared_norms(
         keys,
         centre,
         factor,

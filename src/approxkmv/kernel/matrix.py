@@ -31,7 +31,7 @@ def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: floa
 
 
 @dataclass(frozen=True)
-class ExactKernel:
+class KernelMatrix:
     """A kernel matrix made ready for exact products: points, frame and shifts.
 
     Points are C-contiguous, checked, of one floating type. Nothing is written after construction.
@@ -39,11 +39,11 @@ class ExactKernel:
 
     queries: Array
     keys: Array
+    bandwidth: float
     frame: Frame
     query_shift: Float64 = field(repr=False)
     key_shift: Float64 = field(repr=False)
-    n_threads: int | None = None
-    check: Check = field(default=None, repr=False)  # called by long loops: may raise to end them
+    backend: Compiled = field(default=Compiled(), repr=False)
 
     @property
     def geometry(self) -> Geometry:
@@ -59,8 +59,12 @@ class ExactKernel:
             self.frame.differences,
         )
 
+    def checked(self, check: Check) -> KernelMatrix:
+        """The same matrix, whose long loops are ended by what ``check`` raises."""
+        return replace(self, backend=self.backend.checked(check))
+
     @property
-    def transposed(self) -> ExactKernel:
+    def transposed(self) -> KernelMatrix:
         """The same matrix with the roles of queries and keys exchanged."""
         return replace(
             self,
@@ -70,11 +74,11 @@ class ExactKernel:
             key_shift=self.query_shift,
         )
 
-    def at_queries(self, queries: Index) -> ExactKernel:
+    def at_queries(self, queries: Index) -> KernelMatrix:
         """Some rows of the same matrix."""
         return replace(self, queries=self.queries[queries], query_shift=self.query_shift[queries])
 
-    def at_keys(self, keys: Index) -> ExactKernel:
+    def at_keys(self, keys: Index) -> KernelMatrix:
         """Some columns of the same matrix."""
         return replace(self, keys=self.keys[keys], key_shift=self.key_shift[keys])
 
@@ -95,7 +99,7 @@ class ExactKernel:
             logs[far] = self._for_far_queries(far, keys)._log_row_sums(shift)
         return logs
 
-    def _for_far_queries(self, rows: Index, keys: Array) -> ExactKernel:
+    def _for_far_queries(self, rows: Index, keys: Array) -> KernelMatrix:
         """Some rows and keys in double precision, by differences, scaled so that squares fit."""
         queries, keys = self.queries[rows].astype(np.float64), keys.astype(np.float64)
         largest = max(_largest(queries), _largest(keys))
@@ -117,7 +121,7 @@ class ExactKernel:
             return np.asarray(sums.row_max + np.log(sums.totals.astype(np.float64)))
 
     def _tiles(self, x: Array, key_shift: Float64, *, online: bool, row_sums: bool) -> TileSums:
-        return Compiled(self.n_threads, check=self.check).tile_product(
+        return self.backend.tile_product(
             self.queries,
             self.keys,
             x,
@@ -140,21 +144,21 @@ def prepare(
     bandwidth: float,
     *,
     differences: bool = False,
-    n_threads: int | None = None,
-) -> ExactKernel:
+    backend: Compiled = Compiled(),  # noqa: B008 (frozen)
+) -> KernelMatrix:
     """Choose the frame and compute the shifts. ``queries is keys`` saves half the work."""
     largest = max(_largest(keys), 0.0 if queries is keys else _largest(queries))
-    frame = make_frame(keys, bandwidth, largest, differences=differences, n_threads=n_threads)
-    key_shift = frame.shift(keys, n_threads=n_threads)
-    query_shift = key_shift if queries is keys else frame.shift(queries, n_threads=n_threads)
-    return ExactKernel(queries, keys, frame, query_shift, key_shift, n_threads)
+    frame = make_frame(keys, bandwidth, largest, differences=differences, backend=backend)
+    key_shift = frame.shift(keys, backend)
+    query_shift = key_shift if queries is keys else frame.shift(queries, backend)
+    return KernelMatrix(queries, keys, bandwidth, frame, query_shift, key_shift, backend)
 
 
 def product(
     queries: Array, keys: Array, x: Array, bandwidth: float, *, n_threads: int | None = None
 ) -> Array:
     """Exact K @ x in the points' type, for checked arrays; x has one or two dimensions."""
-    kernel = prepare(queries, keys, bandwidth, n_threads=n_threads)
+    kernel = prepare(queries, keys, bandwidth, backend=Compiled(n_threads))
     columns = np.ascontiguousarray(x[:, None] if x.ndim == 1 else x, dtype=keys.dtype)
     out = kernel.product(columns).out
     return out[:, 0] if x.ndim == 1 else out

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._heads import Heads
-from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.loops.types import Array, Index
 
 CHECKED_ROWS = 16
 _KEYS_AT_ONCE = 16384
 
 
-def rounding_bound(kernel: ExactKernel, kernel_sum: float) -> float:
+def rounding_bound(kernel: KernelMatrix, kernel_sum: float) -> float:
     r"""Bound of :math:`\|Kx - y\|_2 / \|x\|_2` for a computed exact product, from IEEE arithmetic.
 
     Every computed entry is :math:`K_{ij}(1+\delta_{ij})` with :math:`|\delta_{ij}| \le \delta`, and
@@ -47,7 +47,7 @@ def rounding_bound(kernel: ExactKernel, kernel_sum: float) -> float:
 
 
 def measured_error(
-    kernel: ExactKernel, bandwidth: float, x: Array, y: Array, rng: np.random.Generator
+    kernel: KernelMatrix, bandwidth: float, x: Array, y: Array, rng: np.random.Generator
 ) -> float:
     r"""Estimate of :math:`\|Kx - y\|_F` from random rows computed again in double precision."""
     n_queries = len(kernel.queries)
@@ -58,7 +58,7 @@ def measured_error(
 
 
 def measured_rounding(
-    kernel: ExactKernel, bandwidth: float, x: Array, y: Array, exact_rows: Index
+    kernel: KernelMatrix, bandwidth: float, x: Array, y: Array, exact_rows: Index
 ) -> float:
     r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F` of a sampled product.
 
@@ -71,14 +71,18 @@ def measured_rounding(
     return math.hypot(seen, kept * frobenius(y), kept * frobenius(x))
 
 
-def _error_of_rows(kernel: ExactKernel, bandwidth: float, x: Array, y: Array, rows: Index) -> float:
+def _error_of_rows(
+    kernel: KernelMatrix, bandwidth: float, x: Array, y: Array, rows: Index
+) -> float:
     """Length of the error of all rows, from that of some of them."""
     queries = kernel.queries[rows].astype(np.float64)
     exact = np.zeros((len(rows), x.shape[1]))
     for first in range(0, len(kernel.keys), _KEYS_AT_ONCE):
         part = slice(first, first + _KEYS_AT_ONCE)
         keys = kernel.keys[part].astype(np.float64)
-        double = prepare(queries, keys, bandwidth, differences=True, n_threads=kernel.n_threads)
+        double = prepare(
+            queries, keys, bandwidth, differences=True, backend=kernel.backend.checked(None)
+        )
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
     # A few rows may agree to the bit: storing y rounds each of its entries.
     stored = 0.5 * float(np.finfo(kernel.keys.dtype).eps) * frobenius(y)

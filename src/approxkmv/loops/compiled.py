@@ -216,7 +216,7 @@ class Compiled:
     def tile_hits(
         self, geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs
     ) -> NewPairs:
-        """Pairs (rows, cols, values) from the threshold on in cells of the tiling, not yet known."""
+        """Pairs (rows, cols, values) from the threshold on in cells of the tiling, not known."""
         return _core.tile_hits(
             *geometry,
             tiling.query_order,

@@ -16,7 +16,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
-from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, prepare
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64
 from approxkmv.paper.reduction import attention_to_gaussian
 from approxkmv.spectrum.extremes import singular_values
@@ -76,7 +77,7 @@ class AttentionMatrix(LinearOperator):  # type: ignore[misc]
             np.ascontiguousarray(lifted.queries),
             np.ascontiguousarray(lifted.keys),
             lifted.bandwidth,
-            n_threads=_check.threads(n_threads),
+            backend=Compiled(_check.threads(n_threads)),
         )
         if _check.one_of(matrix, "matrix", MATRICES) == "softmax":
             shift = self._kernel.query_shift + self._log_row_sums()
@@ -203,15 +204,15 @@ def _one_per_query_head(queries: npt.NDArray[Any], keys: npt.NDArray[Any]) -> np
     )
 
 
-def _sides(kernel: ExactKernel) -> tuple[int, int]:
+def _sides(kernel: KernelMatrix) -> tuple[int, int]:
     return len(kernel.queries), len(kernel.keys)
 
 
-def _seen(kernel: ExactKernel, start: int, row: int) -> slice:
+def _seen(kernel: KernelMatrix, start: int, row: int) -> slice:
     return slice(start, min(row + 1, len(kernel.keys)))
 
 
-def _part(kernel: ExactKernel, rows: slice, keys: slice) -> ExactKernel:
+def _part(kernel: KernelMatrix, rows: slice, keys: slice) -> KernelMatrix:
     return dataclasses.replace(
         kernel,
         queries=kernel.queries[rows],

@@ -7,7 +7,7 @@ import pytest
 
 from approxkmv.engine.neighbours import cells as cells_module
 from approxkmv.engine.neighbours.cells import Near, Search, make_cells, make_links, make_sketches
-from approxkmv.kernel.matrix import ExactKernel, gaussian_kernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, gaussian_kernel, prepare
 from approxkmv.loops.types import FoundPairs
 
 BANDWIDTH, THRESHOLD = 2.1, 0.01
@@ -23,7 +23,7 @@ def clustered(n: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def search() -> tuple[Search, ExactKernel]:
+def search() -> tuple[Search, KernelMatrix]:
     keys = clustered(2048)
     kernel = prepare(keys, keys, BANDWIDTH)
     rng = np.random.default_rng(1)
@@ -39,7 +39,7 @@ def pairs(found: FoundPairs) -> set[tuple[int, int]]:
     return set(zip(found.rows.tolist(), found.cols.tolist(), strict=True))
 
 
-def test_every_key_lies_in_one_cell(search: tuple[Search, ExactKernel]) -> None:
+def test_every_key_lies_in_one_cell(search: tuple[Search, KernelMatrix]) -> None:
     cells = search[0].cells
     np.testing.assert_array_equal(np.sort(cells.key_order), np.arange(2048))
     assert cells.key_start[0] == 0
@@ -47,13 +47,13 @@ def test_every_key_lies_in_one_cell(search: tuple[Search, ExactKernel]) -> None:
     assert (cells.sizes >= 0).all()
 
 
-def test_links_go_both_ways(search: tuple[Search, ExactKernel]) -> None:
+def test_links_go_both_ways(search: tuple[Search, KernelMatrix]) -> None:
     links = pairs(search[0].links)
     assert links == {(b, a) for a, b in links}
     assert {(i, i) for i in range(2048)} <= links
 
 
-def test_found_pairs_are_near_and_hardly_any_is_missed(search: tuple[Search, ExactKernel]) -> None:
+def test_found_pairs_are_near_and_hardly_any_is_missed(search: tuple[Search, KernelMatrix]) -> None:
     """Values are the kernel's; of the near pairs of fresh queries at least 99.9 % are found."""
     finder, kernel = search
     queries = clustered(400, seed=2)
@@ -66,7 +66,7 @@ def test_found_pairs_are_near_and_hardly_any_is_missed(search: tuple[Search, Exa
 
 
 def test_links_complete_what_few_cells_find(
-    search: tuple[Search, ExactKernel], monkeypatch: pytest.MonkeyPatch
+    search: tuple[Search, KernelMatrix], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two cells a query meets some near keys; links lead on to most of the others."""
     monkeypatch.setattr(cells_module, "QUERY_PROBES", 2)
@@ -85,7 +85,7 @@ def test_links_complete_what_few_cells_find(
     assert n_near - found < 0.25 * (n_near - met)
 
 
-def test_what_is_found_does_not_depend_on_the_batch(search: tuple[Search, ExactKernel]) -> None:
+def test_what_is_found_does_not_depend_on_the_batch(search: tuple[Search, KernelMatrix]) -> None:
     finder, kernel = search
     queries = clustered(300, seed=3)
     whole = finder.find(prepare(queries, kernel.keys, BANDWIDTH), BANDWIDTH)
@@ -96,7 +96,7 @@ def test_what_is_found_does_not_depend_on_the_batch(search: tuple[Search, ExactK
         np.testing.assert_array_equal(part.values, whole.values[a:b])
 
 
-def test_a_query_that_is_a_key_does_not_find_itself(search: tuple[Search, ExactKernel]) -> None:
+def test_a_query_that_is_a_key_does_not_find_itself(search: tuple[Search, KernelMatrix]) -> None:
     finder, kernel = search
     alone = np.array([5, 100, 2000])
     found = finder.find(

@@ -18,6 +18,7 @@ from approxkmv.engine.schemes import few_coordinates as reduced
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.kernel.matrix import gaussian_kernel, prepare, product
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import PairDraws
 
 D = 256
@@ -166,7 +167,7 @@ def test_statistics_of_some_runs() -> None:
 
 
 def likeness_of(data: Data) -> reduced.Likeness:
-    kernel = prepare(data.queries, data.keys, data.bandwidth, n_threads=1)
+    kernel = prepare(data.queries, data.keys, data.bandwidth, backend=Compiled(1))
     likeness = reduced.make_likeness(kernel, data.bandwidth, np.random.default_rng(0))
     assert likeness is not None
     return likeness

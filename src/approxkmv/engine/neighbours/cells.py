@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from approxkmv.engine.neighbours.sketch import random_basis, weighted_quantile
-from approxkmv.kernel.matrix import ExactKernel
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import (
     Array,
@@ -79,7 +79,7 @@ class KeySketches:
     keys: Float32
     radius_squared: float
 
-    def of(self, kernel: ExactKernel, queries: Index32) -> Sketches:
+    def of(self, kernel: KernelMatrix, queries: Index32) -> Sketches:
         """Sketches of some of the kernel's queries beside those of all keys."""
         everyone = np.arange(len(self.keys), dtype=np.int32)
         if kernel.queries is kernel.keys:
@@ -99,7 +99,9 @@ class Search:
     threshold: float
     links: FoundPairs
 
-    def find(self, kernel: ExactKernel, bandwidth: float, alone: Index | None = None) -> FoundPairs:
+    def find(
+        self, kernel: KernelMatrix, bandwidth: float, alone: Index | None = None
+    ) -> FoundPairs:
         """Pairs of the kernel's queries with near keys.
 
         ``alone`` is for queries that are keys: the numbers of the keys they are, which then stay
@@ -108,21 +110,21 @@ class Search:
         nearest = nearest_cells(kernel, self.cells)
         met = probe(kernel, bandwidth, self.cells, self.sketches, nearest, self.threshold)
         none = FoundPairs.none(len(kernel.queries))
-        known = Compiled(kernel.n_threads).merge_pairs(
+        known = kernel.backend.merge_pairs(
             none,
             *met,
         )
         if alone is not None:
             known = _without(known, alone)
         met = follow(kernel, bandwidth, known, self.links, self.threshold)
-        found = Compiled(kernel.n_threads).merge_pairs(
+        found = kernel.backend.merge_pairs(
             known,
             *met,
         )
         return found if alone is None else _without(found, alone)
 
 
-def make_cells(kernel: ExactKernel, rng: np.random.Generator) -> tuple[Cells, Index32]:
+def make_cells(kernel: KernelMatrix, rng: np.random.Generator) -> tuple[Cells, Index32]:
     """Cells for the keys of a kernel of keys with themselves, and the nearest cells of each key."""
     keys = kernel.keys
     n_cells = max(1, len(keys) // _KEYS_PER_CELL)
@@ -142,14 +144,14 @@ def make_cells(kernel: ExactKernel, rng: np.random.Generator) -> tuple[Cells, In
     of_key = nearest[:, 0]
     cells = Cells(
         centroids,
-        kernel.frame.shift(centroids, n_threads=kernel.n_threads),
+        kernel.frame.shift(centroids, kernel.backend),
         np.argsort(of_key, kind="stable").astype(np.int32),
         np.concatenate([[0], np.cumsum(np.bincount(of_key, minlength=n_cells))]),
     )
     return cells, nearest
 
 
-def make_sketches(kernel: ExactKernel, pilot: Near, rng: np.random.Generator) -> KeySketches:
+def make_sketches(kernel: KernelMatrix, pilot: Near, rng: np.random.Generator) -> KeySketches:
     """Sketches of the keys of a kernel of keys with themselves; the radius is from pilot rows."""
     keys, n_dims = kernel.keys, kernel.keys.shape[1]
     basis = random_basis(n_dims, min(_SKETCH_DIMS, n_dims), rng)
@@ -162,7 +164,7 @@ def make_sketches(kernel: ExactKernel, pilot: Near, rng: np.random.Generator) ->
 
 
 def make_links(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     cells: Cells,
     sketches: KeySketches,
@@ -174,7 +176,7 @@ def make_links(
     Keys with the fewest links may have lost theirs to a border between cells, and with them the
     queries beside them; these keys are compared with all others.
     """
-    n, n_threads = len(kernel.keys), kernel.n_threads
+    n, n_threads = len(kernel.keys), kernel.backend.n_threads
     met = probe(kernel, bandwidth, cells, sketches, nearest, threshold)
     links = _both_ways(FoundPairs.none(n), met, n_threads)
     mass = np.bincount(links.rows, links.values, n)
@@ -185,14 +187,14 @@ def make_links(
     return _both_ways(links, follow(kernel, bandwidth, links, links, threshold), n_threads)
 
 
-def nearest_cells(kernel: ExactKernel, cells: Cells) -> Index32:
+def nearest_cells(kernel: KernelMatrix, cells: Cells) -> Index32:
     """Numbers (n_queries, n_probes) of the cells nearest to each query."""
     n_probes = min(QUERY_PROBES, len(cells.sizes))
     return _nearest(kernel, cells.centroids, n_probes, cells.shift)
 
 
 def probe(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     cells: Cells,
     sketches: KeySketches,
@@ -216,10 +218,10 @@ def probe(
 
 
 def follow(
-    kernel: ExactKernel, bandwidth: float, known: FoundPairs, links: FoundPairs, threshold: float
+    kernel: KernelMatrix, bandwidth: float, known: FoundPairs, links: FoundPairs, threshold: float
 ) -> NewPairs:
     """Near keys that are linked to known ones, and not known yet."""
-    return Compiled(kernel.n_threads).linked_pairs(
+    return kernel.backend.linked_pairs(
         kernel.queries,
         kernel.keys,
         bandwidth,
@@ -231,7 +233,7 @@ def follow(
 
 
 def _everywhere(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     sketches: KeySketches,
     queries: Index32,
@@ -250,10 +252,10 @@ def _everywhere(
 
 
 def _met(
-    kernel: ExactKernel, bandwidth: float, points: Sketches, tiling: Tiling, threshold: float
+    kernel: KernelMatrix, bandwidth: float, points: Sketches, tiling: Tiling, threshold: float
 ) -> NewPairs:
     none = FoundPairs.none(len(kernel.queries))
-    return Compiled(kernel.n_threads).cell_pairs(
+    return kernel.backend.cell_pairs(
         kernel.queries,
         kernel.keys,
         bandwidth,
@@ -264,8 +266,8 @@ def _met(
     )
 
 
-def _sketched(kernel: ExactKernel, points: Array, index: Index32, basis: Float32) -> Float32:
-    return Compiled(kernel.n_threads).project(
+def _sketched(kernel: KernelMatrix, points: Array, index: Index32, basis: Float32) -> Float32:
+    return kernel.backend.project(
         points,
         index,
         kernel.frame.centre,
@@ -274,18 +276,18 @@ def _sketched(kernel: ExactKernel, points: Array, index: Index32, basis: Float32
 
 
 def _nearest(
-    kernel: ExactKernel, centroids: Array, width: int, shift: Float64 | None = None
+    kernel: KernelMatrix, centroids: Array, width: int, shift: Float64 | None = None
 ) -> Index32:
     if shift is None:
-        shift = kernel.frame.shift(centroids, n_threads=kernel.n_threads)
+        shift = kernel.frame.shift(centroids, kernel.backend)
     geometry: Geometry = kernel.geometry._replace(keys=centroids, key_shift=shift)
-    return Compiled(kernel.n_threads).nearest_keys(
+    return kernel.backend.nearest_keys(
         geometry,
         width,
     )
 
 
-def _queries(kernel: ExactKernel, queries: Array, shift: Float64) -> ExactKernel:
+def _queries(kernel: KernelMatrix, queries: Array, shift: Float64) -> KernelMatrix:
     return replace(kernel, queries=queries, query_shift=shift)
 
 

@@ -26,8 +26,7 @@ from approxkmv.engine.neighbours.search import Missing
 from approxkmv.engine.result import Sample
 from approxkmv.engine.sample import Judge
 from approxkmv.engine.survey.pilot import Pilot, row_squares
-from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import Compiled
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import (
     Array,
     Float32,
@@ -91,7 +90,7 @@ class Points(NamedTuple):
 class Likeness:
     """The matrix H, with as many coordinates as each query needs."""
 
-    kernel: ExactKernel
+    kernel: KernelMatrix
     bandwidth: float
     order: Tiling  # pairs that are looked at in full share their points in it
     levels: tuple[int, ...]  # numbers of coordinates in use
@@ -146,7 +145,7 @@ class Likeness:
             own = self.place[some] if same else np.full(len(some), -1, np.int32)
             whole = WholePoints(kernel.queries, kernel.keys, some, keys, own, self.bandwidth)
             stream = len(_DIMS) * draws.stream + level
-            part = Compiled(kernel.n_threads, check=kernel.check).reduced_product(
+            part = kernel.backend.reduced_product(
                 few,
                 whole,
                 draws._replace(stream=stream),
@@ -170,7 +169,7 @@ class Reduction:
 
 
 def make_likeness(
-    kernel: ExactKernel, bandwidth: float, rng: np.random.Generator
+    kernel: KernelMatrix, bandwidth: float, rng: np.random.Generator
 ) -> Likeness | None:
     """Coordinates of the points; None where the points have too few to save any."""
     n_queries, (n_keys, n_dims) = len(kernel.queries), kernel.keys.shape
@@ -184,7 +183,7 @@ def make_likeness(
     if kernel.queries is not kernel.keys:
         queries, outside = _along(kernel, kernel.queries, kernel.query_shift, basis, levels)
     cuts = np.arange(max(0, round(math.log2(n_keys / _GROUP)))) % _CUT_ALONG
-    order = Compiled(kernel.n_threads).random_tiling(
+    order = kernel.backend.random_tiling(
         *(np.ascontiguousarray(side.coordinates[:, cuts]) for side in (keys, queries)),
     )
     limits = np.full(len(levels), _OUTSIDE)
@@ -311,7 +310,7 @@ def overlooked(
     return Missing(met, met + float(pilot.stands_for.mean()) * closest)
 
 
-def principal_directions(kernel: ExactKernel, n_dims: int, rng: np.random.Generator) -> Float32:
+def principal_directions(kernel: KernelMatrix, n_dims: int, rng: np.random.Generator) -> Float32:
     """Orthonormal directions of falling variance of some points, by subspace iteration."""
     sides = [(kernel.keys, kernel.key_shift)]
     if kernel.queries is not kernel.keys:
@@ -333,11 +332,11 @@ def principal_directions(kernel: ExactKernel, n_dims: int, rng: np.random.Genera
 
 
 def _along(
-    kernel: ExactKernel, points: Array, shift: Float64, basis: Float32, levels: list[int]
+    kernel: KernelMatrix, points: Array, shift: Float64, basis: Float32, levels: list[int]
 ) -> tuple[Points, Float64]:
     """Points along the directions; squared lengths outside of each level's, in bandwidths."""
     everyone = np.arange(len(points), dtype=np.int32)
-    along = Compiled(kernel.n_threads).project(
+    along = kernel.backend.project(
         points,
         everyone,
         kernel.frame.centre,
@@ -352,7 +351,7 @@ def _along(
     return Points(along, dict(zip(levels, agreeing.T, strict=True))), outside
 
 
-def _slope(kernel: ExactKernel) -> float:
+def _slope(kernel: KernelMatrix) -> float:
     """What turns an inner product of coordinates into an exponent."""
     return float(kernel.frame.slope * kernel.frame.factor**2)
 

@@ -39,7 +39,7 @@ from approxkmv.engine.result import Clock, Outcome
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import balanced_rates, smoothed
-from approxkmv.kernel.matrix import ExactKernel
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, FoundPairs, Index, Index32
 
@@ -114,7 +114,7 @@ class FrozenMatrix:
 
 
 def freeze(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     *,
     eps: float,
@@ -123,7 +123,7 @@ def freeze(
 ) -> tuple[FrozenMatrix | None, Outcome]:
     """A matrix whose products have an error of at most eps, if it fits and pays.
 
-    Where ``kernel.check`` raises ``OutOfTime`` there is none, and the outcome is ``stopped``.
+    Where the backend's check raises ``OutOfTime`` there is none: the outcome is ``stopped``.
     """
     outcome = Outcome("some pairs are drawn and kept once and for all")
     try:
@@ -135,14 +135,14 @@ def freeze(
 
 
 def _freeze(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     eps: float,
     rng: np.random.Generator,
     max_memory: float,
     outcome: Outcome,
 ) -> FrozenMatrix | None:
-    check = kernel.check or _never
+    check = kernel.backend.check or _never
     check()
     clock = Clock(outcome.seconds)
     ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
@@ -152,7 +152,7 @@ def _freeze(
     check()
     search = learnt.search
     if search.pilot.symmetric:
-        search.found = both_ways(search.found, kernel.n_threads)
+        search.found = both_ways(search.found, kernel.backend.n_threads)
     moment = smoothed(_compare_dense_blocks(kernel, learnt, eps, max_memory, rng, outcome))
     clock.lap("search")
     check()
@@ -178,7 +178,7 @@ def _never() -> None:
 
 
 def _fitting(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     learnt: Study,
     pi: Float64,
@@ -204,7 +204,7 @@ def _fitting(
     drawn = draw_pairs(
         kernel, bandwidth, learnt.query_blocks, learnt.key_tiles, pi, pilot.symmetric, rng
     )
-    check = kernel.check or _never
+    check = kernel.backend.check or _never
     check()
     drawn.take_out(search.found)
     check()
@@ -227,7 +227,7 @@ def _fitting(
 
 
 def _compare_dense_blocks(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     learnt: Study,
     eps: float,
     max_memory: float,
@@ -254,8 +254,8 @@ def _compare_dense_blocks(
         threshold=_kept_from(pilot, eps),
         most_near=None,
         rng=rng,
-        n_threads=kernel.n_threads,
-        check=kernel.check,
+        n_threads=kernel.backend.n_threads,
+        check=kernel.backend.check,
     )
     dense = of_rows[fine.block_of[fine.near_row]] | of_keys[key_tiles.block_of[fine.near_col]]
     kept = float(fine.stands_for[fine.near_row[dense]].sum())
@@ -347,7 +347,7 @@ class Drawn:
 
 
 def draw_pairs(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     bandwidth: float,
     query_blocks: Blocks,
     key_tiles: Blocks,
@@ -357,7 +357,7 @@ def draw_pairs(
 ) -> Drawn:
     """Every pair with the probability of its block and tile; one of its two places if ``once``."""
     n_queries, n_keys = len(kernel.queries), len(kernel.keys)
-    check = kernel.check or _never
+    check = kernel.backend.check or _never
 
     def of_block(block: int, rng: np.random.Generator) -> tuple[Any, ...]:
         check()
@@ -386,7 +386,7 @@ def draw_pairs(
     lengths, cols, values = [np.zeros(1, np.int64)], list[Index32](), list[Array]()
     # A generator for each block: the draws do not depend on who makes them first.
     rngs = rng.spawn(len(pi))
-    for n_drawn, col, value, of_key in _mapped(of_block, rngs, kernel.n_threads):
+    for n_drawn, col, value, of_key in _mapped(of_block, rngs, kernel.backend.n_threads):
         lengths.append(n_drawn)
         cols.append(col)
         values.append(value)
@@ -463,7 +463,7 @@ def _search_what_stands_out(search: Search, drawn: Drawn, symmetric: bool, eps: 
 
 
 def _with_whole(
-    kernel: ExactKernel, learnt: Study, drawn: Drawn, eps: float, room: float
+    kernel: KernelMatrix, learnt: Study, drawn: Drawn, eps: float, room: float
 ) -> FrozenMatrix:
     """The matrix with keys and queries kept whole that still vary too much."""
     symmetric, found = learnt.pilot.symmetric, learnt.search.found
@@ -490,7 +490,7 @@ def _with_whole(
     )
 
 
-def columns_of(kernel: ExactKernel, keys: Index) -> Array:
+def columns_of(kernel: KernelMatrix, keys: Index) -> Array:
     """Kernel values (n_queries, len(keys)): the product with the columns of the identity."""
     return kernel.at_keys(keys).product(np.eye(len(keys), dtype=kernel.keys.dtype)).out
 

@@ -21,8 +21,7 @@ from approxkmv.engine.result import Limit, Outcome, Sample
 from approxkmv.engine.sample import Draws, spread
 from approxkmv.engine.survey.control_variate import smooth_cost
 from approxkmv.engine.survey.order import Blocks, norm_order
-from approxkmv.kernel.matrix import ExactKernel
-from approxkmv.loops.compiled import Compiled
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import (
     Array,
     DrawPlan,
@@ -65,7 +64,7 @@ class Probe(NamedTuple):
         return float(np.linalg.norm(self.products.astype(np.float64)))
 
 
-def probe(kernel: ExactKernel, x: Array, limit: Limit, rng: np.random.Generator) -> Probe:
+def probe(kernel: KernelMatrix, x: Array, limit: Limit, rng: np.random.Generator) -> Probe:
     """A few random rows, in a small part of the time; the limit learns how long a pair takes."""
     n_queries, (n_keys, n_dims) = len(kernel.queries), kernel.keys.shape
     work = n_keys * (n_dims + 24)
@@ -104,7 +103,7 @@ class _Scheme(NamedTuple):
 
 
 def hurried_sample(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     x: Array,
     checks: Probe,
     outcome: Outcome,
@@ -133,7 +132,7 @@ def hurried_sample(
         factor = scheme.factor(min(pairs, n_pairs), size)
         start = deadline.now()
         # The first round is small, and finished in any case.
-        patient = replace(kernel, check=None if draws is None else deadline.polled)
+        patient = kernel.checked(None if draws is None else deadline.polled)
         try:
             sums = _draw(patient, x, size, scheme, factor, seed, stream)
         except OutOfTime:
@@ -155,7 +154,7 @@ def hurried_sample(
     return sample
 
 
-def _scheme(kernel: ExactKernel, x: Array, outcome: Outcome, limit: Limit) -> _Scheme:
+def _scheme(kernel: KernelMatrix, x: Array, outcome: Outcome, limit: Limit) -> _Scheme:
     """With all that is known; what would take too long to use is left out."""
     n_queries, (n_keys, n_dims) = len(kernel.queries), kernel.keys.shape
     same = kernel.queries is kernel.keys
@@ -175,7 +174,7 @@ def _scheme(kernel: ExactKernel, x: Array, outcome: Outcome, limit: Limit) -> _S
     if look.smooth is not None:
         # Without the smooth part its forecast would be of the wrong matrix.
         if limit.allows(smooth_cost(n_queries, n_keys, n_dims) / _FOR_SMOOTH):
-            smooth = look.smooth.of(kernel.geometry, x, look.key_tiles, kernel.n_threads)
+            smooth = look.smooth.of(kernel.geometry, x, look.key_tiles, kernel.backend.n_threads)
             words += " and a smooth part"
         else:
             forecaster = forecaster.without(look.pilot.light, look.pilot.near_square)
@@ -184,7 +183,7 @@ def _scheme(kernel: ExactKernel, x: Array, outcome: Outcome, limit: Limit) -> _S
 
 
 def _draw(
-    kernel: ExactKernel,
+    kernel: KernelMatrix,
     x: Array,
     size: Array,
     scheme: _Scheme,
@@ -203,7 +202,7 @@ def _draw(
         seed,
         stream,
     )
-    return Compiled(kernel.n_threads, check=kernel.check).sampled_product(
+    return kernel.backend.sampled_product(
         kernel.geometry,
         plan,
         scheme.found,

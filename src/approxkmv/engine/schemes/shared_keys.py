@@ -27,7 +27,7 @@ from approxkmv.engine.neighbours.cells import (
 )
 from approxkmv.engine.result import worth_a_look
 from approxkmv.info import Plan
-from approxkmv.kernel.matrix import ExactKernel, prepare
+from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, FoundPairs, Index
 
@@ -65,7 +65,7 @@ class Draw:
 class FittedSums:
     """Keys with weights, ready for queries; ``search`` and ``draw`` are None for exact answers."""
 
-    kernel: ExactKernel  # of the keys with themselves
+    kernel: KernelMatrix  # of the keys with themselves
     weights: Float64 | None
     bandwidth: float
     plan: Plan
@@ -128,11 +128,11 @@ class FittedSums:
         log_weights = None if self.weights is None else np.log(self.weights)
         return self._kernel(queries).log_row_sums(log_weights)
 
-    def _kernel(self, queries: Array) -> ExactKernel:
+    def _kernel(self, queries: Array) -> KernelMatrix:
         kernel = self.kernel
         if kernel.frame.differences:  # their scale depends on the queries too
-            return prepare(queries, self.keys, self.bandwidth, n_threads=kernel.n_threads)
-        shift = kernel.frame.shift(queries, n_threads=kernel.n_threads)
+            return prepare(queries, self.keys, self.bandwidth, backend=kernel.backend)
+        shift = kernel.frame.shift(queries, kernel.backend)
         return replace(kernel, queries=queries, query_shift=shift)
 
 
@@ -148,7 +148,7 @@ def fit_sums(
     n_threads: int | None,
 ) -> FittedSums:
     """Prepare sums over these keys, with an error of at most ``rtol`` in their logarithms."""
-    kernel = prepare(keys, keys, bandwidth, n_threads=n_threads)
+    kernel = prepare(keys, keys, bandwidth, backend=Compiled(n_threads))
     exact = FittedSums(kernel, weights, bandwidth, Plan("exact", "every pair is computed"))
     if method == "exact":
         return exact
@@ -224,7 +224,7 @@ def _sampled(sums: FittedSums, rng: np.random.Generator) -> FittedSums:
     return replace(trial, plan=Plan("sampled", reason, numbers))
 
 
-def _pilot_values(kernel: ExactKernel, rows: Index) -> Array:
+def _pilot_values(kernel: KernelMatrix, rows: Index) -> Array:
     """Kernel values (n_rows, n_keys) of some keys with all others, 0 with themselves."""
     # The kernel is symmetric: columns of it, as products with unit vectors.
     columns = kernel.at_keys(rows).product(np.eye(len(rows), dtype=kernel.keys.dtype)).out
@@ -303,14 +303,14 @@ def _draw_keys(
     )
 
 
-def _drawn_sums(kernel: ExactKernel, draw: Draw) -> Float64:
+def _drawn_sums(kernel: KernelMatrix, draw: Draw) -> Float64:
     """Sums (n_queries, 2) over the drawn keys: of values, and of squares for the variance."""
     some = kernel.at_keys(draw.drawn)
     # The tiles take two columns for squares; one is enough here.
     columns = np.zeros((len(draw.drawn), 3))
     columns[:, 0], columns[:, 1] = draw.weights[draw.drawn], draw.variances[draw.drawn]
     frame = kernel.frame
-    sums = Compiled(kernel.n_threads).tile_product(
+    sums = kernel.backend.tile_product(
         some.queries,
         some.keys,
         np.ascontiguousarray(columns, dtype=kernel.keys.dtype),
