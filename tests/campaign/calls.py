@@ -215,14 +215,13 @@ def _operator(rng: Rng) -> Call:
     def check(answer: Any) -> str | None:
         x, y = answer
         q, k, bandwidth, kind = p.plain()
-        if how in ("rmatvec", "adjoint", "T"):
-            q, k = k, q
+        turned = how in ("rmatvec", "adjoint", "T")
         columns = np.asarray(x, float)
         columns = columns[:, None] if columns.ndim == 1 else columns
-        wanted, error = oracles.product(q, k, columns, bandwidth, kind)
-        both = error + oracles.product(q, k, columns, bandwidth, kind)[1]
-        shape = (len(q), *np.shape(x)[1:])
-        return oracles.differs(y, wanted.reshape(shape), both.reshape(shape), kind)
+        judge = oracles.adjoint if turned else oracles.product
+        wanted, error = judge(q, k, columns, bandwidth, kind)
+        shape = (len(k if turned else q), *np.shape(x)[1:])
+        return oracles.differs(y, wanted.reshape(shape), error.reshape(shape), kind)
 
     return Call("GaussianKernel", make, {**p.args, **options}, check, more_bad=p.more_bad)
 

@@ -65,6 +65,17 @@ def product(
     return y, relative[:, None] * sums + lost + 4 * float(np.finfo(float).smallest_subnormal)
 
 
+def adjoint(
+    q: Array, k: Array, x: Array, bandwidth: float, kind: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """K'x and its rounding, of a K whose exponents are rounded where its own keys lie."""
+    y, error = product(k, q, x, bandwidth, kind)
+    relative = np.expm1(np.minimum(entry_error(q, k, bandwidth, kind), 700))
+    K = np.exp(-exponents(q, k, bandwidth))
+    with np.errstate(all="ignore"):
+        return y, error + K.T @ (relative[:, None] * np.abs(x))
+
+
 def log_sums(
     q: Array, k: Array, weights: Array | None, bandwidth: float, kind: np.dtype[Any]
 ) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 import approxkmv as akmv
 from approxkmv.engine import planner
 
-from . import api, engine, faults, files, heads, interrupts, oracles, soak, supervisor
+from . import api, calls, engine, faults, files, heads, interrupts, oracles, soak, supervisor
 from .__main__ import replay
 from .families import FAMILIES
 from .long_calls import LONG
@@ -207,6 +207,15 @@ def engine_refuses() -> Any:
     from approxkmv.engine.result import Outcome
 
     return Outcome("it always refuses")
+
+
+def test_an_adjoint_is_judged_where_its_keys_lie() -> None:
+    """Keys 857 bandwidths from their centre, queries near 0: rounding of 6e-11, and no more."""
+    rng = np.random.default_rng([303405484, 242])
+    call = calls.draw(rng)
+    x, y = call.make()
+    assert call.check((x, y)) is None
+    assert call.check((x, y * (1 + 1e-8))) is not None
 
 
 # The machinery
