@@ -20,7 +20,7 @@ PARTS = {
     "engine": (120.0, 600.0),
     "interrupts": (20.0, 300.0),
     "faults": (6.0, 300.0),
-    "soak": (8.0, 900.0),
+    "soak": (8.0, 2400.0),
     "files": (10.0, 180.0),
 }
 _MOST_CRASHES = 200  # a part that crashes more often has no news to tell
