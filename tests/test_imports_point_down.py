@@ -46,9 +46,18 @@ LAYERS: list[list[str]] = [
 ]
 # The only modules of ours these may know.
 ONLY = {
-    "approxkmv.loops.reference": {"approxkmv.loops.compiled"},
-    "approxkmv._check": {"approxkmv._tensors", "approxkmv.loops.compiled"},
-    "approxkmv.loops.compiled": {"approxkmv._core", "approxkmv._threads"},
+    "approxkmv.loops.reference": {"approxkmv.loops.compiled", "approxkmv.loops.types"},
+    "approxkmv._check": {
+        "approxkmv._tensors",
+        "approxkmv.loops.compiled",
+        "approxkmv.loops.types",
+    },
+    "approxkmv.loops.compiled": {
+        "approxkmv._core",
+        "approxkmv._threads",
+        "approxkmv.loops.types",
+    },
+    "approxkmv.loops.types": set(),
     "approxkmv._threads": {"approxkmv._core"},
     "approxkmv._interrupts": set(),
     "approxkmv.info": set(),
