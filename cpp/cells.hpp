@@ -78,9 +78,10 @@ void nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T>
 /// Keys linked to a query's known keys, with value >= threshold, that are not known yet. The nearest
 /// `width` of its known keys lead on to the keys that `links` lists for them.
 template <class T>
-void linked_pairs(Rows<T> queries, Rows<T> keys, double slope, const FoundPairs &known,
-                  const FoundPairs &links, std::size_t width, double threshold,
-                  const TypedKernels<T> &kernels, int n_threads, const Poll &poll, PairLists &parts) {
+void linked_pairs(const PairKernel<T> &kernel, const FoundPairs &known, const FoundPairs &links,
+                  std::size_t width, double threshold, const TypedKernels<T> &kernels, int n_threads,
+                  const Poll &poll, PairLists &parts) {
+  const Rows<T> &queries = kernel.queries, &keys = kernel.keys;
   constexpr std::size_t kRowsPerTask = 256;
   parts.resize((queries.n + kRowsPerTask - 1) / kRowsPerTask);
   std::vector<std::vector<std::int32_t>> seen(n_threads, std::vector<std::int32_t>(keys.n, -1));
@@ -107,8 +108,7 @@ void linked_pairs(Rows<T> queries, Rows<T> keys, double slope, const FoundPairs 
               const auto candidate = links.cols[c];
               if (last_seen[candidate] == row) continue;
               last_seen[candidate] = row;
-              const double exponent =
-                  slope * double(kernels.squared_distance(queries[i], keys[candidate], keys.d));
+              const double exponent = kernel.exponent(i, std::size_t(candidate), kernels);
               if (exponent >= floor) parts[task].push_back({row, candidate, float(std::exp(exponent))});
             }
           }

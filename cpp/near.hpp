@@ -15,59 +15,30 @@
 
 namespace akmv {
 
-/// Queries and keys with what turns a score into an exponent.
-template <class T> struct Geometry {
-  Points<T> queries, keys;
-  const double *query_shift, *key_shift;
-  T slope;
-  bool differences;
-};
-
-/// Pairs by query: columns ascending in each row, with their kernel values.
-struct FoundPairs {
-  const std::int64_t *indptr;  // [queries + 1]
-  const std::int32_t *cols;
-  const float *values;
-
-  void prefetch(std::int32_t row) const {
-    for (auto p = indptr[row]; p < indptr[row + 1]; p += 16) {
-      __builtin_prefetch(cols + p);
-      __builtin_prefetch(values + p);
-    }
-  }
-
-  bool has(std::int32_t row, std::int32_t col) const {
-    return std::binary_search(cols + indptr[row], cols + indptr[row + 1], col);
-  }
-};
-
-/// A pair met in a search. Lists are kept by task, not by thread: their order is always the same.
-struct NewPair {
-  std::int32_t row, col;
-  float value;
-};
-using PairLists = std::vector<std::vector<NewPair>>;
-
 constexpr std::size_t kCutKeys = 1 << 14;  // more keys do not cut better
 constexpr std::size_t kPointsAsked = 256;   // in a task, of points whose neighbours are asked
 
-/// Fetches the row of a matrix that will be read soon.
-template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
-  for (std::size_t l = 0; l < points.d; l += kAlignment / sizeof(T)) __builtin_prefetch(points[i] + l);
-}
+/// Some points of many.
+template <class T> struct Listed {
+  Rows<T> points;
+  const std::int32_t *index;
+  std::size_t n;
+};
 
 /// Projections [point][direction] of listed points on the columns of `basis` [dim][direction].
 template <class T>
-void project(const Rows<T> &points, const std::int32_t *index, std::size_t n, const double *centre,
-             const float *basis, std::size_t n_directions, const TypedKernels<T> &kernels,
-             int n_threads, const Poll &poll, float *out) {
+void project(const Listed<T> &listed, const double *centre, const Rows<float> &basis,
+             const TypedKernels<T> &kernels, int n_threads, const Poll &poll, float *out) {
+  const Rows<T> &points = listed.points;
+  const std::int32_t *index = listed.index;
+  const std::size_t n = listed.n, n_directions = basis.d;
   constexpr std::size_t kPointsPerTask = 4096, kAhead = 8, kWidest = 16;
   static_assert(kPointsPerTask % kProjected == 0);
   // Whole vectors of any instruction set: six directions one by one took six times as long as eight.
   const std::size_t padded = round_up(n_directions, kWidest);
   std::vector<float> rows(points.d * padded);
   for (std::size_t l = 0; l < points.d; ++l)
-    std::copy_n(basis + l * n_directions, n_directions, rows.data() + l * padded);
+    std::copy_n(basis[l], n_directions, rows.data() + l * padded);
   parallel_for(
       (n + kPointsPerTask - 1) / kPointsPerTask, n_threads,
       [&](std::size_t task, int) {
@@ -91,7 +62,8 @@ void project(const Rows<T> &points, const std::int32_t *index, std::size_t n, co
 
 /// Where the cells of a tiling are cut: [node] of a binary tree, level by level. Each cell is cut at
 /// the upper median of its keys, of every so many of them where they are many: 2^6 for each cell.
-inline std::vector<float> median_cuts(const float *projections, std::size_t n_keys, int depth) {
+inline std::vector<float> median_cuts(const Rows<float> &projections) {
+  const std::size_t n_keys = projections.n, depth = projections.d;
   const std::size_t n_cells = std::size_t(1) << depth;
   const std::size_t enough = std::max(kCutKeys, n_cells << 6);
   const std::size_t step = std::max<std::size_t>(1, (n_keys + enough - 1) / enough);
@@ -99,8 +71,8 @@ inline std::vector<float> median_cuts(const float *projections, std::size_t n_ke
   for (std::size_t i = 0; i < n_keys; i += step) keys.emplace_back(0.0f, i);
   std::vector<float> cuts(n_cells - 1);
   std::vector<std::size_t> start{0, keys.size()};  // of the cells of this level
-  for (int level = 0; level < depth; ++level) {
-    for (auto &key : keys) key.first = projections[key.second * std::size_t(depth) + std::size_t(level)];
+  for (std::size_t level = 0; level < depth; ++level) {
+    for (auto &key : keys) key.first = projections[key.second][level];
     std::vector<std::size_t> next;
     for (std::size_t c = 0; c + 1 < start.size(); ++c) {
       const auto first = keys.begin() + std::ptrdiff_t(start[c]);
@@ -123,9 +95,9 @@ inline std::vector<float> median_cuts(const float *projections, std::size_t n_ke
 }
 
 /// Sends points [point][cut] down the tree: their numbers by cell, ascending, and where cells begin.
-inline void sort_into_cells(const float *projections, std::size_t n, int depth,
-                            const std::vector<float> &cuts, int n_threads, const Poll &poll,
-                            std::int32_t *order, std::int64_t *start) {
+inline void sort_into_cells(const Rows<float> &projections, const std::vector<float> &cuts,
+                            int n_threads, const Poll &poll, std::int32_t *order, std::int64_t *start) {
+  const std::size_t n = projections.n, depth = projections.d;
   constexpr std::size_t kPointsPerTask = 1 << 14;
   const std::size_t n_cells = cuts.size() + 1;
   std::vector<std::int32_t> cell_of(n);
@@ -134,8 +106,8 @@ inline void sort_into_cells(const float *projections, std::size_t n, int depth,
       [&](std::size_t task, int) {
         for (std::size_t i = task * kPointsPerTask; i < std::min(n, (task + 1) * kPointsPerTask); ++i) {
           std::size_t node = 0;
-          for (int level = 0; level < depth; ++level) {
-            const bool below = projections[i * std::size_t(depth) + std::size_t(level)] < cuts[node];
+          for (std::size_t level = 0; level < depth; ++level) {
+            const bool below = projections[i][level] < cuts[node];
             node = 2 * node + (below ? 1 : 2);
           }
           cell_of[i] = std::int32_t(node + 1 - n_cells);
@@ -149,20 +121,18 @@ inline void sort_into_cells(const float *projections, std::size_t n, int depth,
   for (std::size_t i = 0; i < n; ++i) order[next[std::size_t(cell_of[i])]++] = std::int32_t(i);
 }
 
-/// One tiling of `depth` cuts, from projections [point][cut]. Writes both orders, and where the
-/// queries and keys of each of the 2^depth cells begin. Equal projections stay together.
-inline void random_tiling(const float *key_projections, std::size_t n_keys,
-                          const float *query_projections, std::size_t n_queries, int depth,
-                          int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order,
-                          std::int64_t *key_start, std::int64_t *query_start) {
-  const auto cuts = median_cuts(key_projections, n_keys, depth);
-  sort_into_cells(key_projections, n_keys, depth, cuts, n_threads, poll, key_order, key_start);
-  if (query_projections == key_projections && n_queries == n_keys) {
-    std::copy_n(key_order, n_keys, query_order);
-    std::copy_n(key_start, cuts.size() + 2, query_start);
+/// One tiling from projections [point][cut]: both orders, and where the queries and keys of each of the
+/// 2^d cells begin. Equal projections stay together.
+inline void random_tiling(const Rows<float> &keys, const Rows<float> &queries, int n_threads,
+                          const Poll &poll, const NewTiling &out) {
+  const auto cuts = median_cuts(keys);
+  sort_into_cells(keys, cuts, n_threads, poll, out.key_order, out.key_start);
+  if (queries.data == keys.data && queries.n == keys.n) {
+    std::copy_n(out.key_order, keys.n, out.query_order);
+    std::copy_n(out.key_start, cuts.size() + 2, out.query_start);
     return;
   }
-  sort_into_cells(query_projections, n_queries, depth, cuts, n_threads, poll, query_order, query_start);
+  sort_into_cells(queries, cuts, n_threads, poll, out.query_order, out.query_start);
 }
 
 /// A dense tile of gathered points: buffers of one thread.
@@ -179,23 +149,16 @@ template <class T> struct GatheredTile {
         hits(kBlockRows * kPanelKeys) {}
 };
 
-/// Ranges of two orders whose product is searched.
-struct TileRanges {
-  const std::int64_t *query_start, *query_stop, *key_start, *key_stop;
-  std::size_t n;
-};
-
-/// Pairs with exponent >= floor in the given tiles that are not in `known` yet.
+/// Pairs with exponent >= floor in the cells of a tiling that are not in `known` yet.
 template <class T>
-void tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std::int32_t *key_order,
-               const TileRanges &tiles, T floor, const FoundPairs &known,
-               const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-               PairLists &parts) {
+void tile_hits(const Geometry<T> &g, const Tiling &tiling, T floor, const FoundPairs &known,
+               const TypedKernels<T> &kernels, int n_threads, const Poll &poll, PairLists &parts) {
+  const std::int32_t *query_order = tiling.query_order, *key_order = tiling.key_order;
   std::vector<GatheredTile<T>> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(g.keys.d, kernels);
-  parts.resize(tiles.n);
+  parts.resize(tiling.n_cells);
   parallel_for(
-      tiles.n, n_threads,
+      tiling.n_cells, n_threads,
       [&](std::size_t t, int slot) {
         GatheredTile<T> &s = spaces[slot];
         Tile<T> tile{};
@@ -207,14 +170,14 @@ void tile_hits(const Geometry<T> &g, const std::int32_t *query_order, const std:
         tile.slope = g.slope;
         tile.differences = g.differences;
         tile.scores = s.scores.get();
-        for (std::int64_t k = tiles.key_start[t]; k < tiles.key_stop[t]; k += kPanelKeys) {
-          const std::size_t n_keys = std::min<std::int64_t>(kPanelKeys, tiles.key_stop[t] - k);
+        for (std::int64_t k = tiling.key_start[t]; k < tiling.key_start[t + 1]; k += kPanelKeys) {
+          const std::size_t n_keys = std::min<std::int64_t>(kPanelKeys, tiling.key_start[t + 1] - k);
           tile.n_keys = round_up(n_keys, kernels.group_keys);
           pack_shift(g.key_shift, key_order + k, 0, n_keys, tile.n_keys, s.key_shift.get());
           pack_points(g.keys, key_order + k, 0, n_keys, s.key_shift.get(), kernels,
                       kernels.group_keys, s.keys.get());
-          for (std::int64_t q = tiles.query_start[t]; q < tiles.query_stop[t]; q += kBlockRows) {
-            const std::size_t n_rows = std::min<std::int64_t>(kBlockRows, tiles.query_stop[t] - q);
+          for (std::int64_t q = tiling.query_start[t]; q < tiling.query_start[t + 1]; q += kBlockRows) {
+            const std::size_t n_rows = std::min<std::int64_t>(kBlockRows, tiling.query_start[t + 1] - q);
             pack_shift(g.query_shift, query_order + q, 0, n_rows, kBlockRows, s.query_shift.get());
             pack_points(g.queries, query_order + q, 0, n_rows, s.query_shift.get(), kernels,
                         kernels.rows, s.queries.get());
@@ -274,20 +237,30 @@ inline void pack_sketches(const Sketches &points, const std::int32_t *order, std
   }
 }
 
+/// Sketches, cut into cells: the tiling's orders number the sketches. With `mirrored` the queries are the
+/// keys, in the same order: of two points, each of which looks, the earlier is the query.
+struct CellSearch {
+  Sketches queries, keys;
+  Tiling tiling;
+  bool mirrored;
+  double threshold;
+};
+
 /// Pairs with value >= threshold that are not in `known` yet, among those whose sketches share a
-/// cell of the tiling and lie within the query's radius. Orders number the sketches. With `mirrored` the
-/// queries are the keys, in the same order: of two points, each of which looks, the earlier is the query.
+/// cell of the tiling and lie within the query's radius.
 template <class T>
-void cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, double threshold,
-                const Sketches &query_sketches, const Sketches &key_sketches,
-                const std::int32_t *query_order, const std::int32_t *key_order,
-                const std::int64_t *query_start, const std::int64_t *key_start, std::size_t n_cells,
-                bool mirrored, const FoundPairs &known, const Kernels &kernels, int n_threads,
-                const Poll &poll, PairLists &parts) {
+void cell_pairs(const PairKernel<T> &kernel, const CellSearch &search, const FoundPairs &known,
+                const Kernels &kernels, int n_threads, const Poll &poll, PairLists &parts) {
+  const Rows<T> &queries = kernel.queries, &keys = kernel.keys;
+  const Sketches &query_sketches = search.queries, &key_sketches = search.keys;
+  const std::int32_t *query_order = search.tiling.query_order, *key_order = search.tiling.key_order;
+  const std::int64_t *query_start = search.tiling.query_start, *key_start = search.tiling.key_start;
+  const std::size_t n_cells = search.tiling.n_cells;
+  const bool mirrored = search.mirrored;
   const auto &sketch = kernels.f32;
   const auto &full = kernels.typed<T>();
   const std::size_t d = query_sketches.n_dims + 2;
-  const double floor = std::log(threshold);
+  const double floor = std::log(search.threshold);
   constexpr std::size_t kAhead = 8;
   const std::vector<double> zeros(d, 0.0);
   struct Space {
@@ -357,7 +330,7 @@ void cell_pairs(const Rows<T> &queries, const Rows<T> &keys, double slope, doubl
                 prefetch(keys, s.fresh[m + kAhead].key);
               }
               const auto [row, col] = s.fresh[m];
-              const double exponent = slope * double(full.squared_distance(queries[row], keys[col], keys.d));
+              const double exponent = kernel.exponent(std::size_t(row), std::size_t(col), full);
               if (exponent >= floor) out.push_back({row, col, float(std::exp(exponent))});
             }
           }
@@ -521,31 +494,41 @@ inline std::vector<char> fall_behind(const LeadingKeys &keys_of, const LeadingQu
   return std::move(behind[0]);
 }
 
+/// Which points to expand, and how far. Only pairs with value >= `least` lead on; new pairs with value >=
+/// `threshold` are listed. Points are taken in the given order: in that of the cells of a tiling many
+/// lists and points are in the cache.
+struct Expansion {
+  const std::int32_t *order;
+  std::size_t n_listed;
+  float least;
+  int width;
+  bool of_keys;
+  double threshold;
+};
+
 /// Neighbours of neighbours: for each query the keys of other queries that share one of its keys; or, with
 /// `of_keys`, for each key that falls behind the queries of other keys that share one of its queries.
-/// Only pairs with value >= `least` lead on; new pairs with value >= `threshold` are listed. Points are
-/// taken in the given order: in that of the cells of a tiling many lists and points are in the cache.
 template <class T>
-void neighbours_of_neighbours(const Rows<T> &queries, const Rows<T> &keys, double slope,
-                              const FoundPairs &known, const std::int32_t *order, std::size_t n_listed, float least,
-                              int width, bool of_keys,
-                              double threshold,
-                              const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-                              PairLists &parts) {
+void neighbours_of_neighbours(const PairKernel<T> &kernel, const FoundPairs &known,
+                              const Expansion &expansion, const TypedKernels<T> &kernels, int n_threads,
+                              const Poll &poll, PairLists &parts) {
+  const Rows<T> &queries = kernel.queries, &keys = kernel.keys;
+  const int width = expansion.width;
+  const bool of_keys = expansion.of_keys;
   constexpr std::size_t kAhead = 4;
-  const LeadingKeys keys_of{known, least};
+  const LeadingKeys keys_of{known, expansion.least};
   const LeadingQueries queries_of(keys_of, queries.n, keys.n);
-  const double floor = std::log(threshold);
+  const double floor = std::log(expansion.threshold);
   const auto look = [&](std::size_t task, const Rows<T> &others, const std::vector<std::int32_t> &candidates,
                         const auto &pair) {
     for (std::size_t c = 0; c < candidates.size(); ++c) {
       if (c + kAhead < candidates.size()) prefetch(others, candidates[c + kAhead]);
       const auto [row, col] = pair(candidates[c]);
-      const double exponent = slope * double(kernels.squared_distance(queries[row], keys[col], keys.d));
+      const double exponent = kernel.exponent(std::size_t(row), std::size_t(col), kernels);
       if (exponent >= floor) parts[task].push_back({row, col, float(std::exp(exponent))});
     }
   };
-  std::vector<std::int32_t> listed(order, order + n_listed);
+  std::vector<std::int32_t> listed(expansion.order, expansion.order + expansion.n_listed);
   if (of_keys) {
     const auto behind = fall_behind(keys_of, queries_of, queries.n, keys.n, n_threads, poll);
     const auto none = std::remove_if(listed.begin(), listed.end(), [&](std::int32_t j) { return !behind[j]; });
@@ -572,9 +555,16 @@ struct Union {
   std::vector<float> values;
 };
 
-inline void merge_pairs(std::size_t n_rows, const FoundPairs &known, const std::int32_t *rows,
-                        const std::int32_t *cols, const float *values, std::size_t n_new,
+/// New pairs, in any order and possibly repeated.
+struct ListedPairs {
+  const std::int32_t *rows, *cols;
+  const float *values;
+  std::size_t n;
+};
+
+inline void merge_pairs(std::size_t n_rows, const FoundPairs &known, const ListedPairs &listed,
                         int n_threads, const Poll &poll, Union &out) {
+  const auto [rows, cols, values, n_new] = listed;
   using Entry = std::pair<std::int32_t, float>;
   std::vector<std::int64_t> start(n_rows + 1, 0);
   for (std::size_t p = 0; p < n_new; ++p) ++start[std::size_t(rows[p]) + 1];

@@ -5,7 +5,7 @@
 // keys have kernel value 0.
 #pragma once
 
-#include "kernels.hpp"
+#include "types.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,15 +14,6 @@
 #include <limits>
 
 namespace akmv {
-
-/// Row-major n x d points, and the map p -> (p - centre) * factor applied on the way in. Without a
-/// centre (null) they are packed scaled only.
-template <class T> struct Points {
-  const T *data;
-  std::size_t n, d;
-  const double *centre;
-  double factor;
-};
 
 /// Points in groups: out[group][dim][point in group], the rest of the last group padded with zeros.
 /// `index` says which points, or is null for first, first + 1, ...

@@ -32,8 +32,6 @@ template <class T> struct Product {
   T *row_max;  // [query] with `online`
 };
 
-inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
-
 /// How the keys are cut, from the dimension and the number of columns.
 struct Cut {
   int panel_keys;

@@ -15,9 +15,8 @@
 namespace akmv {
 
 template <class T> struct Reduction {
-  Geometry<T> few;        // of H, by inner products
-  Rows<T> queries, keys;  // of K
-  double slope;           // K_ij = exp(slope |q_i - k_j|^2)
+  Geometry<T> few;      // of H, by inner products
+  PairKernel<T> whole;  // K
   const std::int32_t *query_index, *key_index;  // where the few's points are among them
   const std::int32_t *own;  // [query] the key that is this query, whose K is known to be 1; or -1
   const T *x;               // [key][column], in the order of the few
@@ -26,14 +25,6 @@ template <class T> struct Reduction {
   T floor, rate;
   double least;  // probability of pairs whose H is 0
   std::uint64_t seed, stream;
-};
-
-/// As SampledSums, with the pairs drawn for every query.
-template <class T> struct ReducedSums {
-  T *out;                 // [query][column]
-  double *variance;       // [query]
-  double *mass;           // [query]
-  std::int64_t *n_drawn;  // [query]
 };
 
 /// Words of the queries (side 0) or keys (side 1); words of a pair are made of both.
@@ -62,7 +53,7 @@ template <class T> class Reducer {
   }
 
   /// False if it was stopped.
-  void run(const ReducedSums<T> &sums) {
+  void run(const SampledSums<T> &sums) {
     std::fill_n(sums.out, r_.few.queries.n * r_.n_columns, T(0));
     std::fill_n(sums.variance, r_.few.queries.n, 0.0);
     std::fill_n(sums.mass, r_.few.queries.n, 0.0);
@@ -92,7 +83,7 @@ template <class T> class Reducer {
   /// Chunks whose whole keys stay in the last-level cache while all queries look at them.
   Cut small_chunks(Cut cut) const {
     constexpr std::size_t kWholeBytes = 8 << 20;
-    const std::size_t fit = kWholeBytes / (sizeof(T) * r_.keys.d * std::size_t(cut.panel_keys));
+    const std::size_t fit = kWholeBytes / (sizeof(T) * r_.whole.keys.d * std::size_t(cut.panel_keys));
     cut.chunk_keys = std::min(cut.chunk_keys, std::max<std::size_t>(fit, 1) * cut.panel_keys);
     cut.n_chunks = (r_.few.keys.n + cut.chunk_keys - 1) / cut.chunk_keys;
     return cut;
@@ -167,7 +158,7 @@ template <class T> class Reducer {
   }
 
   void run_block(std::size_t block, std::size_t first_key, std::size_t n_keys, const Keys &keys,
-                 Space &s, const ReducedSums<T> &sums) {
+                 Space &s, const SampledSums<T> &sums) {
     const std::size_t first = block * kBlockRows;
     const std::size_t n_rows = std::min<std::size_t>(kBlockRows, r_.few.queries.n - first);
     const bool few_columns = r_.n_columns <= std::size_t(kFewColumns);
@@ -236,12 +227,12 @@ template <class T> class Reducer {
 
   /// Looks at a drawn pair in all its coordinates.
   void look(std::size_t first, std::size_t i, std::size_t key, double cheap, double pi, Space &s,
-            const ReducedSums<T> &sums) const {
+            const SampledSums<T> &sums) const {
     const std::size_t row = first + i;
     if (std::int64_t(key) == r_.own[row]) return;
-    const T *query = r_.queries[std::size_t(r_.query_index[row])];
-    const double distance = double(k_.squared_distance(query, whole_key(key), r_.keys.d));
-    const double term = (std::exp(r_.slope * distance) - cheap) / pi;
+    const T *query = r_.whole.queries[std::size_t(r_.query_index[row])];
+    const double distance = double(k_.squared_distance(query, whole_key(key), r_.whole.keys.d));
+    const double term = (std::exp(r_.whole.slope * distance) - cheap) / pi;
     const double variance = (1 - pi) * term * term * add_term(i, key, term, s);
     sums.variance[row] += variance;
     sums.mass[row] += pi * variance;
@@ -250,7 +241,7 @@ template <class T> class Reducer {
 
   /// Pairs of one panel whose H is 0, each with the same small probability.
   void look_blindly(std::size_t first, std::size_t n_rows, std::size_t from, std::size_t width, Space &s,
-                    const ReducedSums<T> &sums) {
+                    const SampledSums<T> &sums) {
     for (std::size_t i = 0; i < n_rows; ++i)
       for (Blind &blind = blind_[first + i]; blind.key < from + width; move_on(first + i))
         if (value(s, i, blind.key - from) == 0) look(first, i, blind.key, 0.0, r_.least, s, sums);
@@ -293,10 +284,10 @@ template <class T> class Reducer {
     return length;
   }
 
-  const T *whole_key(std::size_t key) const { return r_.keys[std::size_t(r_.key_index[key])]; }
+  const T *whole_key(std::size_t key) const { return r_.whole.keys[std::size_t(r_.key_index[key])]; }
 
   void fetch(const T *point) const {
-    for (std::size_t l = 0; l < r_.keys.d; l += kAlignment / sizeof(T)) __builtin_prefetch(point + l);
+    for (std::size_t l = 0; l < r_.whole.keys.d; l += kAlignment / sizeof(T)) __builtin_prefetch(point + l);
   }
 
   static constexpr std::size_t kBoundDims = 12;
@@ -318,7 +309,7 @@ template <class T> class Reducer {
 
 template <class T>
 void reduced_product(const Reduction<T> &reduction, const TypedKernels<T> &kernels, int n_threads,
-                     const Poll &poll, const ReducedSums<T> &sums) {
+                     const Poll &poll, const SampledSums<T> &sums) {
   Reducer<T>(reduction, kernels, n_threads, poll).run(sums);
 }
 

@@ -29,8 +29,15 @@ template <class T> struct DrawPlan {
   std::size_t n_tiles;
   const float *rate;     // [block][tile]
   const T *size;         // [keys]
-  const double *prefix;  // [keys + 1] running sums of the sizes in key order
+  std::size_t n_keys;
   std::uint64_t seed, stream;
+
+  /// Running sums [keys + 1] of the sizes in key order.
+  std::vector<double> running_sizes() const {
+    std::vector<double> sums(n_keys + 1, 0.0);
+    for (std::size_t k = 0; k < n_keys; ++k) sums[k + 1] = sums[k] + double(size[key_order[k]]);
+    return sums;
+  }
 };
 
 template <class T> struct Drawn {
@@ -39,49 +46,47 @@ template <class T> struct Drawn {
 };
 
 /// Systematic draws: in every tile points a distance 1/rate apart, from a random start, fall on the
-/// running sums of the sizes, and the keys they fall on are drawn. Inclusion probabilities are exact.
+/// running sums of the sizes (`prefix`), and the keys they fall on are drawn. Inclusion probabilities are exact.
 template <class T>
-void draw_keys(const DrawPlan<T> &plan, std::size_t block, Drawn<T> &out) {
+void draw_keys(const DrawPlan<T> &plan, const double *prefix, std::size_t block, Drawn<T> &out) {
   out.keys.clear();
   out.tiles.clear();
   out.pi.clear();
   for (std::size_t t = 0; t < plan.n_tiles; ++t) {
     const double rate = plan.rate[block * plan.n_tiles + t];
     const std::int64_t first = plan.tile_start[t], last = plan.tile_start[t + 1];
-    const double base = plan.prefix[first], mass = plan.prefix[last] - base;
+    const double base = prefix[first], mass = prefix[last] - base;
     if (!(rate * mass > 0)) continue;
     const double step = 1 / rate;
     const std::uint64_t word = philox4x64({block, t, 0, 0}, {plan.seed, plan.stream})[0];
     double at = double(word >> 11) * 0x1.0p-53 * step;
     for (std::int64_t j = first; at < mass; ++j) {
-      j = std::upper_bound(plan.prefix + j + 1, plan.prefix + last + 1, base + at) - plan.prefix - 1;
+      j = std::upper_bound(prefix + j + 1, prefix + last + 1, base + at) - prefix - 1;
       if (j >= last) break;
       const std::int32_t key = plan.key_order[j];
       out.keys.push_back(key);
       out.tiles.push_back(std::int32_t(t));
       out.pi.push_back(std::min(1.0, rate * double(plan.size[key])));
       // On to the first point beyond this key.
-      at += step * std::max(1.0, std::ceil((plan.prefix[j + 1] - base - at) / step));
+      at += step * std::max(1.0, std::ceil((prefix[j + 1] - base - at) / step));
     }
   }
 }
 
-/// What the draws gave: the product, unbiased estimates of its variance and of the mass left to
-/// chance, sum_j (1 - pi_j) K_ij^2 |x_j|^2 over pairs that were not found, and the keys drawn.
-template <class T> struct SampledSums {
-  T *out;                  // [queries][columns]
-  double *variance;        // [queries]
-  double *mass;            // [queries]
-  std::int64_t *n_drawn;   // [blocks]
+/// All that a product from drawn keys is made of.
+template <class T> struct Drawing {
+  Geometry<T> geometry;
+  DrawPlan<T> plan;
+  FoundPairs found;
+  SmoothPart<T> smooth;
+  Rows<T> x;  // [key][column]
 };
 
 template <class T> class Sampler {
  public:
-  Sampler(const Geometry<T> &geometry, const DrawPlan<T> &plan, const FoundPairs &found,
-          const SmoothPart<T> &smooth, const T *x, std::size_t n_columns,
-          const TypedKernels<T> &kernels, int n_threads)
-      : g_(geometry), plan_(plan), found_(found), smooth_(smooth), x_(x), n_columns_(n_columns),
-        k_(kernels),
+  Sampler(const Drawing<T> &drawing, const TypedKernels<T> &kernels, int n_threads)
+      : g_(drawing.geometry), plan_(drawing.plan), found_(drawing.found), smooth_(drawing.smooth),
+        x_(drawing.x.data), n_columns_(drawing.x.d), k_(kernels), prefix_(plan_.running_sizes()),
         panel_keys_(cut_keys<T>(kChunkKeys, g_.keys.d, 1, k_.group_keys).panel_keys),
         of_key_(smooth_.moments ? polynomials_of_keys() : std::vector<OfKey>()) {
     std::int64_t most = 0;
@@ -97,7 +102,7 @@ template <class T> class Sampler {
     const std::int64_t first = plan_.block_start[block];
     const std::size_t n_rows = std::size_t(plan_.block_start[block + 1] - first);
     const std::int32_t *rows = plan_.query_order + first;
-    draw_keys(plan_, block, s.drawn);
+    draw_keys(plan_, prefix_.data(), block, s.drawn);
     const std::size_t n_drawn = s.drawn.keys.size();
     for (std::size_t k = 0; k < n_drawn; ++k) {
       const std::int32_t key = s.drawn.keys[k];
@@ -369,6 +374,7 @@ template <class T> class Sampler {
   const T *x_;  // [key][column]
   const std::size_t n_columns_;
   const TypedKernels<T> &k_;
+  const std::vector<double> prefix_;
   const int panel_keys_;
   const std::vector<OfKey> of_key_;  // [key], with a smooth part
   std::vector<Space> spaces_;
@@ -376,12 +382,11 @@ template <class T> class Sampler {
 
 /// Draws for the listed blocks, and writes what belongs to them.
 template <class T>
-void sampled_product(const Geometry<T> &geometry, const DrawPlan<T> &plan, const std::int64_t *blocks,
-                     std::size_t n_listed, const FoundPairs &found, const SmoothPart<T> &smooth, const T *x,
-                     std::size_t n_columns, const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
+void sampled_product(const Drawing<T> &drawing, const std::int64_t *blocks, std::size_t n_listed,
+                     const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                      const SampledSums<T> &sums) {
   n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, n_listed)));
-  Sampler<T> sampler(geometry, plan, found, smooth, x, n_columns, kernels, n_threads);
+  Sampler<T> sampler(drawing, kernels, n_threads);
   parallel_for(
       n_listed, n_threads,
       [&](std::size_t i, int slot) { sampler.run(std::size_t(blocks[i]), slot, sums); }, poll);

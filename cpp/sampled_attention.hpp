@@ -184,7 +184,8 @@ struct Smoothing {
   double raw_share, wide_share, floor_share;
 };
 
-struct PilotSums {
+template <class T> struct PilotSums {
+  T *outputs;      // [row][column] exact, relative to the centre and factor of the values
   float *moment;   // [block][key] mean over the pilot rows, pooled: predicts the variance
   float *guarded;  // [block][key] decides the rates
   double *means;   // [block] mean of guarded over the keys left to the draws
@@ -208,7 +209,7 @@ template <class T> class AttentionPilot {
   PackedKeys<T> &packed() { return packed_; }
   std::size_t n_tasks() const { return n_tasks_; }
 
-  void run(std::size_t task, int slot, T *outputs, const PilotSums &to) {
+  void run(std::size_t task, int slot, const PilotSums<T> &to) {
     Space &s = spaces_[slot];
     // Blocks side by side: with a causal mask the rows of a strip see about as many keys.
     const std::size_t first = task * blocks_.n / n_tasks_, n = packed_.n_keys;
@@ -221,7 +222,7 @@ template <class T> class AttentionPilot {
     for (const auto [from, stop] : {std::pair(std::size_t(0), for_moments_), std::pair(for_moments_, per_block_)})
       for (std::size_t b = 0; b < n_blocks; ++b)
         for (std::size_t i = from; i < stop; ++i) s.places.push_back(block(b) * per_block_ + i);
-    attend_rows(s, outputs);
+    attend_rows(s, to.outputs);
     add_moments(n_blocks * for_moments_, s);
     for (std::size_t b = 0; b < n_blocks; ++b)
       smooth(block(b), s.moment.get() + b * n, s.guarded.get() + b * n, s, to);
@@ -331,7 +332,7 @@ template <class T> class AttentionPilot {
       }
   }
 
-  void smooth(std::size_t b, float *moment, float *guarded, Space &s, const PilotSums &to) const {
+  void smooth(std::size_t b, float *moment, float *guarded, Space &s, const PilotSums<T> &to) const {
     const std::size_t n = std::size_t(blocks_.limit(b));
     for (std::int64_t j = blocks_.band_start[b]; j < std::min(blocks_.band_stop[b], blocks_.limit(b)); ++j)
       moment[j] = guarded[j] = 0;
@@ -374,7 +375,7 @@ template <class T> class AttentionPilot {
 template <class T>
 void attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const std::int32_t *rows,
                      std::size_t rows_per_block, const Smoothing &smoothing, const TypedKernels<T> &k,
-                     int n_threads, const Poll &poll, T *outputs, const PilotSums &to) {
+                     int n_threads, const Poll &poll, const PilotSums<T> &to) {
   AttentionPilot<T> pilot(a, blocks, rows, rows_per_block, smoothing, k, n_threads);
   parallel_for(
       pilot.packed().n_panels(), n_threads,
@@ -382,7 +383,7 @@ void attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const s
   // From the last to the first: with a causal mask the last blocks see the most keys.
   parallel_for(
       pilot.n_tasks(), n_threads,
-      [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, outputs, to); },
+      [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, to); },
       poll);
 }
 

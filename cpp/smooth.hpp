@@ -111,12 +111,19 @@ template <class T> class Moments {
   std::size_t n_batch_ = 0, n_summed_ = 0;
 };
 
+/// Weighted keys in tiles key_order[start[t] .. start[t + 1]).
+template <class T> struct KeyTiles {
+  const std::int32_t *key_order;
+  const std::int64_t *start;  // [n + 1]
+  std::size_t n;
+  const T *weights;  // [keys]
+};
+
 /// out[tile][moment] = sum over the tile's keys of weight e^-v p p^T, lower triangle.
 template <class T>
-void tile_moments(const Geometry<T> &g, const std::int32_t *key_order, const std::int64_t *tile_start,
-                  std::size_t n_tiles, const T *weights, const TypedKernels<T> &kernels, int n_threads,
-                  const Poll &poll, T *out) {
-  n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, n_tiles)));
+void tile_moments(const Geometry<T> &g, const KeyTiles<T> &tiles, const TypedKernels<T> &kernels,
+                  int n_threads, const Poll &poll, T *out) {
+  n_threads = int(std::max<std::size_t>(1, std::min<std::size_t>(n_threads, tiles.n)));
   struct Space {
     Moments<T> moments;
     Buffer<T> point;
@@ -124,13 +131,13 @@ void tile_moments(const Geometry<T> &g, const std::int32_t *key_order, const std
   std::vector<Space> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.push_back({{g.keys.d, kernels}, Buffer<T>(g.keys.d)});
   parallel_for(
-      n_tiles, n_threads,
+      tiles.n, n_threads,
       [&](std::size_t t, int slot) {
         auto &[moments, point] = spaces[slot];
         moments.start(nullptr);
-        for (std::int64_t k = tile_start[t]; k < tile_start[t + 1]; ++k) {
-          const std::size_t key = std::size_t(key_order[k]);
-          const double weight = double(weights[key]) * std::exp(-g.key_shift[key]);
+        for (std::int64_t k = tiles.start[t]; k < tiles.start[t + 1]; ++k) {
+          const std::size_t key = std::size_t(tiles.key_order[k]);
+          const double weight = double(tiles.weights[key]) * std::exp(-g.key_shift[key]);
           if (weight == 0) continue;
           kernels.pack_row(g.keys.data + key * g.keys.d, g.keys.centre, g.keys.factor, g.keys.d, 1,
                            point.get());

@@ -84,8 +84,7 @@ template <class T> struct TreeSide {
 /// each of the 2^depth cells begin. Equal projections stay together; queries follow the cuts.
 template <class T>
 void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, const TypedKernels<T> &kernels,
-                      int n_threads, const Poll &poll, std::int32_t *key_order, std::int32_t *query_order,
-                      std::int64_t *key_start, std::int64_t *query_start) {
+                      int n_threads, const Poll &poll, const NewTiling &out) {
   TreeSide<T> of_keys(keys.n), of_queries(queries.n);
   const auto project = [&](const Rows<T> &points, TreeSide<T> &side, const std::vector<Axis<T>> &axes) {
     parallel_for(
@@ -150,10 +149,10 @@ void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, co
       side->start = std::move(start);
     }
   }
-  std::copy(of_keys.order.begin(), of_keys.order.end(), key_order);
-  std::copy(of_queries.order.begin(), of_queries.order.end(), query_order);
-  std::copy(of_keys.start.begin(), of_keys.start.end(), key_start);
-  std::copy(of_queries.start.begin(), of_queries.start.end(), query_start);
+  std::copy(of_keys.order.begin(), of_keys.order.end(), out.key_order);
+  std::copy(of_queries.order.begin(), of_queries.order.end(), out.query_order);
+  std::copy(of_keys.start.begin(), of_keys.start.end(), out.key_start);
+  std::copy(of_queries.start.begin(), of_queries.start.end(), out.query_start);
 }
 
 }  // namespace akmv

@@ -1,384 +1,157 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv.loops.types import (
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionHead,
+    AttentionRates,
+    AttentionSums,
+    DrawPlan,
+    Expansion,
+    Exponents,
+    FoundPairs,
+    Geometry,
+    HeadSets,
+    NewPairs,
+    PairDraws,
+    PairKernel,
+    PilotMoments,
+    PilotRows,
+    SampledSums,
+    Sketches,
+    Smoothing,
+    SmoothPart,
+    TileSums,
+    Tiling,
+    WholePoints,
+)
+
 Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-Check = Callable[[], None] | None
+Index32 = npt.NDArray[np.int32]
+
+class Backend(Protocol):
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def check(self) -> Callable[[], None] | None: ...
 
 def tile_product(
     queries: Array,
     keys: Array,
     x: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    query_centre: Float64,
-    key_centre: Float64,
-    factor: float,
-    slope: float,
-    ceiling: float,
-    differences: bool,
-    online: bool,
-    squares: bool,
-    out: Array,
-    totals: Array | None,
-    row_max: Array | None,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> None: ...
-def attention(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    heads: Index,
-    scale: float,
-    causal: bool,
-    added: Array | None,
-    kept: npt.NDArray[np.uint8] | None,
-    out: Array,
-    log_normalizer: Array,
-    largest: Array,
-    isa: str,
-    n_threads: int,
-    check: Check,
+    exponents: Exponents,
+    sums: TileSums,
+    backend: Backend,
 ) -> None: ...
 def squared_norms(
-    points: Array, centre: Float64, factor: float, out: Float64, isa: str, n_threads: int
+    points: Array, centre: Float64, factor: float, out: Float64, backend: Backend
 ) -> None: ...
-def column_sums(x: Array, out: Float64, n_threads: int) -> None: ...
+def column_sums(x: Array, out: Float64, backend: Backend) -> None: ...
 def pair_kernel(
-    queries: Array,
-    keys: Array,
-    rows: Index,
-    cols: Index,
-    slope: float,
-    out: Float64,
-    isa: str,
-    n_threads: int,
+    kernel: PairKernel, rows: Index, cols: Index, out: Float64, backend: Backend
 ) -> None: ...
 def scan_ranges(
-    queries: Array,
-    keys: Array,
-    order: Index,
-    start: Index,
-    stop: Index,
-    slope: float,
-    threshold: float,
-    isa: str,
-    n_threads: int,
+    kernel: PairKernel, order: Index, start: Index, stop: Index, threshold: float, backend: Backend
 ) -> tuple[Index, Index, Float64]: ...
-def principal_tiling(
-    keys: Array,
-    queries: Array,
-    depth: int,
-    key_order: Array,
-    query_order: Array,
-    key_start: Index,
-    query_start: Index,
-    isa: str,
-    n_threads: int,
+def tile_hits(
+    geometry: Geometry, tiling: Tiling, floor: float, known: FoundPairs, backend: Backend
+) -> NewPairs: ...
+def project(
+    points: Array, index: Index32, centre: Float64, basis: Float32, out: Float32, backend: Backend
 ) -> None: ...
 def random_tiling(
-    key_projections: Array,
-    query_projections: Array,
-    key_order: Array,
-    query_order: Array,
-    key_start: Index,
-    query_start: Index,
-    n_threads: int,
+    key_projections: Float32, query_projections: Float32, tiling: Tiling, backend: Backend
 ) -> None: ...
-def tile_hits(
-    queries: Array,
-    keys: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    centre: Float64,
-    factor: float,
-    slope: float,
-    differences: bool,
-    query_order: Array,
-    key_order: Array,
-    query_start: Index,
-    query_stop: Index,
-    key_start: Index,
-    key_stop: Index,
-    floor: float,
-    found_indptr: Index,
-    found_cols: Array,
-    found_values: Array,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> tuple[Array, Array, Array]: ...
-def project(
-    points: Array,
-    index: Array,
-    centre: Float64,
-    basis: Array,
-    out: Array,
-    isa: str,
-    n_threads: int,
+def principal_tiling(
+    keys: Array, queries: Array, depth: int, tiling: Tiling, backend: Backend
 ) -> None: ...
 def pilot_rows(
-    queries: Array,
-    keys: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    centre: Float64,
-    factor: float,
-    slope: float,
-    differences: bool,
-    rows: Array,
-    key_order: Array,
-    tile_start: Index,
-    weights: Array,
-    x: Array | None,
-    threshold: float,
-    sums: Float64,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> tuple[Array, Array, Array]: ...
+    geometry: Geometry, rows: PilotRows, sums: Float64, backend: Backend
+) -> NewPairs: ...
 def tile_moments(
-    queries: Array,
-    keys: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    centre: Float64,
-    factor: float,
-    slope: float,
-    differences: bool,
-    key_order: Array,
+    geometry: Geometry,
+    key_order: Index32,
     tile_start: Index,
     weights: Array,
     out: Array,
-    isa: str,
-    n_threads: int,
+    backend: Backend,
 ) -> None: ...
 def cell_pairs(
-    queries: Array,
-    keys: Array,
-    slope: float,
+    kernel: PairKernel,
     threshold: float,
-    query_sketches: Array,
-    query_index: Array,
-    radius_squared: Array,
-    key_sketches: Array,
-    key_index: Array,
-    query_order: Array,
-    key_order: Array,
-    query_start: Index,
-    key_start: Index,
+    sketches: Sketches,
+    tiling: Tiling,
     mirrored: bool,
-    found_indptr: Index,
-    found_cols: Array,
-    found_values: Array,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> tuple[Array, Array, Array]: ...
+    known: FoundPairs,
+    backend: Backend,
+) -> NewPairs: ...
 def neighbours_of_neighbours(
-    queries: Array,
-    keys: Array,
-    slope: float,
-    found_indptr: Index,
-    found_cols: Array,
-    found_values: Array,
-    order: Array,
-    least: float,
-    width: int,
-    of_keys: bool,
-    threshold: float,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> tuple[Array, Array, Array]: ...
-def nearest_keys(
-    queries: Array,
-    keys: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    centre: Float64,
-    factor: float,
-    slope: float,
-    differences: bool,
-    out: Array,
-    isa: str,
-    n_threads: int,
-) -> None: ...
+    kernel: PairKernel, known: FoundPairs, expansion: Expansion, backend: Backend
+) -> NewPairs: ...
+def nearest_keys(geometry: Geometry, out: Index32, backend: Backend) -> None: ...
 def linked_pairs(
-    queries: Array,
-    keys: Array,
-    slope: float,
-    found_indptr: Index,
-    found_cols: Array,
-    found_values: Array,
-    link_indptr: Index,
-    link_cols: Array,
-    link_values: Array,
+    kernel: PairKernel,
+    known: FoundPairs,
+    links: FoundPairs,
     width: int,
     threshold: float,
-    isa: str,
-    n_threads: int,
-) -> tuple[Array, Array, Array]: ...
+    backend: Backend,
+) -> NewPairs: ...
 def merge_pairs(
-    indptr: Index,
-    cols: Array,
-    values: Array,
-    new_rows: Array,
-    new_cols: Array,
-    new_values: Array,
-    n_threads: int,
-) -> tuple[Index, Array, Array]: ...
+    known: FoundPairs, rows: Index32, cols: Index32, values: Float32, backend: Backend
+) -> tuple[Index, Index32, Float32]: ...
 def sampled_product(
-    queries: Array,
-    keys: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    centre: Float64,
-    factor: float,
-    slope: float,
-    differences: bool,
-    query_order: Array,
-    block_start: Index,
-    key_order: Array,
-    tile_start: Index,
-    rate: Array,
-    size: Array,
-    prefix: Float64,
-    seed: int,
-    stream: int,
+    geometry: Geometry,
+    plan: DrawPlan,
     blocks: Index,
-    found_indptr: Index,
-    found_cols: Array,
-    found_values: Array,
-    moments: Array | None,
-    coefficients: Array | None,
+    found: FoundPairs,
+    smooth: SmoothPart | None,
     x: Array,
-    out: Array,
-    variance: Float64,
-    mass: Float64,
-    n_drawn: Index,
-    isa: str,
-    n_threads: int,
-    check: Check,
+    sums: SampledSums,
+    backend: Backend,
 ) -> None: ...
 def reduced_product(
-    few_queries: Array,
-    few_keys: Array,
-    query_shift: Float64,
-    key_shift: Float64,
-    centre: Float64,
-    factor: float,
-    few_slope: float,
-    differences: bool,
-    queries: Array,
-    keys: Array,
-    slope: float,
-    query_index: Array,
-    key_index: Array,
-    own: Array,
+    few: Geometry,
+    whole: WholePoints,
+    draws: PairDraws,
     x: Array,
-    size: Array,
-    floor: float,
-    rate: float,
-    least: float,
-    seed: int,
-    stream: int,
-    out: Array,
-    variance: Float64,
-    mass: Float64,
-    n_drawn: Index,
-    isa: str,
-    n_threads: int,
-    check: Check,
+    sums: SampledSums,
+    backend: Backend,
 ) -> None: ...
-def exp(x: Array, out: Array, isa: str) -> None: ...
-def power_of_two(x: Array, out: Array, isa: str) -> None: ...
-def largest_magnitude(x: Array, isa: str, n_threads: int) -> float: ...
+def attention(sets: HeadSets, sums: AttentionSums, backend: Backend) -> None: ...
+def attention_pilot(
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rows: Index32,
+    smoothing: Smoothing,
+    to: PilotMoments,
+    backend: Backend,
+) -> None: ...
+def rate_histogram(
+    blocks: AttentionBlocks, moment: Float32, guarded: Float32, floor: float, backend: Backend
+) -> tuple[Float64, Float64]: ...
+def attention_draw(
+    head: AttentionHead,
+    blocks: AttentionBlocks,
+    rates: AttentionRates,
+    listed: Index,
+    to: AttentionDraws,
+    backend: Backend,
+) -> None: ...
+def exp(x: Array, out: Array, backend: Backend) -> None: ...
+def power_of_two(x: Array, out: Array, backend: Backend) -> None: ...
+def largest_magnitude(x: Array, backend: Backend) -> float: ...
 def philox(seed: int, stream: int, first: int, out: npt.NDArray[np.uint64]) -> None: ...
 def available_isas() -> list[str]: ...
 def fma_rate_float32(seconds: float, isa: str) -> float: ...
 def fma_rate_float64(seconds: float, isa: str) -> float: ...
 def default_thread_limit() -> int: ...
-def attention_pilot(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    scale: float,
-    query_centre: Float64,
-    key_centre: Float64,
-    value_centre: Float64,
-    value_factor: float,
-    query_order: Array,
-    start: Index,
-    key_order: Array,
-    band_start: Index,
-    band_stop: Index,
-    causal: bool,
-    rows: Array,
-    rows_per_block: int,
-    check_rows: int,
-    plan_guard: float,
-    guard: float,
-    narrow: int,
-    wide: int,
-    raw_share: float,
-    wide_share: float,
-    floor_share: float,
-    outputs: Array,
-    moment: Array,
-    guarded: Array,
-    means: Float64,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> None: ...
-def rate_histogram(
-    query_order: Array,
-    start: Index,
-    key_order: Array,
-    band_start: Index,
-    band_stop: Index,
-    causal: bool,
-    moment: Array,
-    guarded: Array,
-    floor: float,
-    n_threads: int,
-) -> tuple[Float64, Float64]: ...
-def attention_draw(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    scale: float,
-    query_centre: Float64,
-    key_centre: Float64,
-    value_centre: Float64,
-    value_factor: float,
-    query_order: Array,
-    start: Index,
-    key_order: Array,
-    band_start: Index,
-    band_stop: Index,
-    causal: bool,
-    guarded: Array,
-    near: Array,
-    floor: float,
-    rate: float,
-    least: float,
-    seed: int,
-    stream: int,
-    listed: Index,
-    out: Array,
-    variance: Float64,
-    bound: Float64,
-    total_variance: Float64,
-    n_drawn: Index,
-    isa: str,
-    n_threads: int,
-    check: Check,
-) -> None: ...

@@ -1,7 +1,8 @@
 """The compiled loops: one method each, with the instruction set and the threads they run with.
 
 Each method of :class:`Compiled` has a NumPy twin of the same name and arguments in
-:mod:`approxkmv.loops.reference`. Arrays are C-contiguous and already checked.
+:mod:`approxkmv.loops.reference`. Arrays are C-contiguous and already checked. The core reads named
+tuples, and how a loop runs (``self``), by the names of their fields: see ``cpp/bindings``.
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ from approxkmv.loops.types import (
     AttentionSums,
     Check,
     DrawPlan,
+    Expansion,
+    Exponents,
     Float32,
     Float64,
     FoundPairs,
     Geometry,
+    HeadSets,
     Index,
     Index32,
     NewPairs,
     PairDraws,
+    PairKernel,
     PilotMoments,
+    PilotRows,
     PilotSums,
     SampledSums,
     Sketches,
@@ -138,16 +144,9 @@ class Compiled:
         largest exponent of each row is taken out and returned as ``row_max``. With ``squares`` x
         has three columns, and the last two are multiplied by the squared exponentials.
         """
-        n_dims = keys.shape[1]
         dtype = keys.dtype
-        zero = np.zeros(n_dims)
-        out = np.empty((len(queries), x.shape[1]), dtype)
-        totals = np.empty(len(queries), dtype) if row_sums or online else None
-        row_max = np.empty(len(queries), dtype) if online else None
-        _core.tile_product(
-            queries,
-            keys,
-            x,
+        zero = np.zeros(keys.shape[1])
+        exponents = Exponents(
             query_shift,
             key_shift,
             zero if query_centre is None else query_centre,
@@ -158,25 +157,25 @@ class Compiled:
             differences,
             online,
             squares,
-            out,
-            totals,
-            row_max,
-            self.isa,
-            self.threads,
-            self.check,
         )
-        return TileSums(out, totals, row_max)
+        sums = TileSums(
+            np.empty((len(queries), x.shape[1]), dtype),
+            np.empty(len(queries), dtype) if row_sums or online else None,
+            np.empty(len(queries), dtype) if online else None,
+        )
+        _core.tile_product(queries, keys, x, exponents, sums, self)
+        return sums
 
     def squared_norms(self, points: Array, centre: Float64, factor: float) -> Float64:
         """Squared norms of ``(points - centre) * factor`` as the tiles see them, in double."""
         out = np.empty(len(points))
-        _core.squared_norms(points, centre, factor, out, self.isa, self.threads)
+        _core.squared_norms(points, centre, factor, out, self)
         return out
 
     def column_sums(self, x: Array) -> Float64:
         """Sums of the columns in double precision, where NumPy converts an entry at a time."""
         out = np.empty(x.shape[1])
-        _core.column_sums(x, out, self.threads)
+        _core.column_sums(x, out, self)
         return out
 
     def pair_kernel(
@@ -184,8 +183,8 @@ class Compiled:
     ) -> Float64:
         """Kernel values at listed pairs, by direct differences."""
         out = np.empty(len(rows))
-        slope = -0.5 / bandwidth**2
-        _core.pair_kernel(queries, keys, rows, cols, slope, out, self.isa, self.threads)
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        _core.pair_kernel(kernel, rows, cols, out, self)
         return out
 
     def scan_ranges(
@@ -199,43 +198,20 @@ class Compiled:
         threshold: float,
     ) -> tuple[Index, Index, Float64]:
         """Pairs of value >= threshold among keys ``order[start[i]:stop[i]]`` of each query."""
-        slope = -0.5 / bandwidth**2
-        rows, cols, values = _core.scan_ranges(
-            queries,
-            keys,
-            order,
-            start,
-            stop,
-            slope,
-            threshold,
-            self.isa,
-            self.threads,
-        )
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        rows, cols, values = _core.scan_ranges(kernel, order, start, stop, threshold, self)
         return rows, cols, values
 
     def tile_hits(
         self, geometry: Geometry, tiling: Tiling, threshold: float, known: FoundPairs
     ) -> NewPairs:
         """Pairs (rows, cols, values) from the threshold on in cells of the tiling, not known."""
-        return _core.tile_hits(
-            *geometry,
-            tiling.query_order,
-            tiling.key_order,
-            tiling.query_start[:-1],
-            tiling.query_start[1:],
-            tiling.key_start[:-1],
-            tiling.key_start[1:],
-            float(np.log(threshold)),
-            *known,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        return _core.tile_hits(geometry, tiling, float(np.log(threshold)), known, self)
 
     def project(self, points: Array, index: Index32, centre: Float64, basis: Float32) -> Float32:
         """Projections (len(index), n_directions) of listed points on the columns of ``basis``."""
         out = np.empty((len(index), basis.shape[1]), np.float32)
-        _core.project(points, index, centre, basis, out, self.isa, self.threads)
+        _core.project(points, index, centre, basis, out, self)
         return out
 
     def random_tiling(self, key_projections: Float32, query_projections: Float32) -> Tiling:
@@ -246,15 +222,7 @@ class Compiled:
         """
         n_keys, depth = key_projections.shape
         tiling = _empty_tiling(len(query_projections), n_keys, depth)
-        _core.random_tiling(
-            key_projections,
-            query_projections,
-            tiling.key_order,
-            tiling.query_order,
-            tiling.key_start,
-            tiling.query_start,
-            self.threads,
-        )
+        _core.random_tiling(key_projections, query_projections, tiling, self)
         return tiling
 
     def principal_tiling(self, keys: Array, queries: Array, depth: int) -> Tiling:
@@ -264,17 +232,7 @@ class Compiled:
         256 keys of the cell, from the one farthest from their mean.
         """
         tiling = _empty_tiling(len(queries), len(keys), depth)
-        _core.principal_tiling(
-            keys,
-            queries,
-            depth,
-            tiling.key_order,
-            tiling.query_order,
-            tiling.key_start,
-            tiling.query_start,
-            self.isa,
-            self.threads,
-        )
+        _core.principal_tiling(keys, queries, depth, tiling, self)
         return tiling
 
     def pilot_rows(
@@ -294,19 +252,8 @@ class Compiled:
         of :class:`SmoothPart`.
         """
         sums = np.empty((len(tile_start) - 1, len(rows), 1 if x is None else 10))
-        near = _core.pilot_rows(
-            *geometry,
-            rows,
-            key_order,
-            tile_start,
-            weights,
-            x,
-            threshold,
-            sums.reshape(-1),
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        pilot = PilotRows(rows, key_order, tile_start, weights, x, threshold)
+        near = _core.pilot_rows(geometry, pilot, sums.reshape(-1), self)
         if x is None:
             return PilotSums(sums[:, :, 0], *near)
         return PilotSums(sums[:, :, 1], *near, sums[:, :, 0].sum(axis=0), sums[:, :, 2:])
@@ -321,15 +268,7 @@ class Compiled:
         """
         n_rows = geometry.keys.shape[1] + 1
         out = np.empty((len(tile_start) - 1, n_rows * (n_rows + 1) // 2), geometry.keys.dtype)
-        _core.tile_moments(
-            *geometry,
-            key_order,
-            tile_start,
-            weights,
-            out,
-            self.isa,
-            self.threads,
-        )
+        _core.tile_moments(geometry, key_order, tile_start, weights, out, self)
         return out
 
     def cell_pairs(
@@ -351,19 +290,8 @@ class Compiled:
         keys, and so are both sides of the tiling: two points are candidates if one lies within the
         other's radius, and are met once, as the pair whose query comes first in the tiling.
         """
-        return _core.cell_pairs(
-            queries,
-            keys,
-            -0.5 / bandwidth**2,
-            threshold,
-            *sketches,
-            *tiling,
-            mirrored,
-            *known,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        return _core.cell_pairs(kernel, threshold, sketches, tiling, mirrored, known, self)
 
     def neighbours_of_neighbours(
         self,
@@ -385,26 +313,16 @@ class Compiled:
         fall behind: fewer queries lead to them than to another key of one of these. Points are
         taken in ``point_order``: neighbours one after the other find what they read in cache.
         """
-        n_points = len(keys if of_keys else queries)
-        return _core.neighbours_of_neighbours(
-            queries,
-            keys,
-            -0.5 / bandwidth**2,
-            *known,
-            np.arange(n_points, dtype=np.int32) if point_order is None else point_order,
-            least,
-            width,
-            of_keys,
-            threshold,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        if point_order is None:
+            point_order = np.arange(len(keys if of_keys else queries), dtype=np.int32)
+        expansion = Expansion(point_order, least, width, of_keys, threshold)
+        return _core.neighbours_of_neighbours(kernel, known, expansion, self)
 
     def nearest_keys(self, geometry: Geometry, width: int) -> Index32:
         """Numbers (n_queries, width) of the nearest keys, nearest first; at most n_keys of them."""
         out = np.empty((len(geometry.queries), width), np.int32)
-        _core.nearest_keys(*geometry, out, self.isa, self.threads)
+        _core.nearest_keys(geometry, out, self)
         return out
 
     def linked_pairs(
@@ -423,23 +341,14 @@ class Compiled:
         Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on,
         the lower number first among equals.
         """
-        return _core.linked_pairs(
-            queries,
-            keys,
-            -0.5 / bandwidth**2,
-            *known,
-            *links,
-            width,
-            threshold,
-            self.isa,
-            self.threads,
-        )
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        return _core.linked_pairs(kernel, known, links, width, threshold, self)
 
     def merge_pairs(
         self, known: FoundPairs, rows: Index32, cols: Index32, values: Float32
     ) -> FoundPairs:
         """Union of known pairs and a list of new ones, in any order and possibly repeated."""
-        return FoundPairs(*_core.merge_pairs(*known, rows, cols, values, self.threads))
+        return FoundPairs(*_core.merge_pairs(known, rows, cols, values, self))
 
     def sampled_product(
         self,
@@ -466,32 +375,8 @@ class Compiled:
             np.zeros(n_queries),
             np.zeros(n_blocks, np.int64),
         )
-        prefix = np.zeros(len(x) + 1)
-        np.cumsum(plan.size[plan.key_order], dtype=np.float64, out=prefix[1:])
-        _core.sampled_product(
-            *geometry,
-            plan.query_order,
-            plan.block_start,
-            plan.key_order,
-            plan.tile_start,
-            plan.rate,
-            plan.size,
-            prefix,
-            plan.seed,
-            plan.stream,
-            np.arange(n_blocks) if blocks is None else blocks,
-            *found,
-            None if smooth is None else smooth.moments,
-            None if smooth is None else smooth.coefficients.reshape(-1),
-            x,
-            sums.out,
-            sums.variance,
-            sums.mass,
-            sums.n_drawn,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        listed = np.arange(n_blocks) if blocks is None else blocks
+        _core.sampled_product(geometry, plan, listed, found, smooth, x, sums, self)
         return sums
 
     def reduced_product(
@@ -510,21 +395,7 @@ class Compiled:
             np.empty(n_queries),
             np.empty(n_queries, np.int64),
         )
-        _core.reduced_product(
-            *few,
-            whole.queries,
-            whole.keys,
-            -0.5 / whole.bandwidth**2,
-            whole.query_index,
-            whole.key_index,
-            whole.own,
-            x,
-            *draws,
-            *sums,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        _core.reduced_product(few, whole, draws, x, sums, self)
         return sums
 
     def attention(
@@ -553,7 +424,7 @@ class Compiled:
             np.zeros(3, keys.dtype),
         )
         truth = mask is not None and mask.dtype == np.bool_
-        _core.attention(
+        sets = HeadSets(
             queries,
             keys,
             values,
@@ -562,11 +433,8 @@ class Compiled:
             is_causal,
             None if truth else mask,
             mask.view(np.uint8) if mask is not None and truth else None,
-            *sums,
-            self.isa,
-            self.threads,
-            self.check,
         )
+        _core.attention(sets, sums, self)
         return sums
 
     def attention_pilot(
@@ -580,24 +448,7 @@ class Compiled:
             np.empty((n_blocks, n_keys), np.float32),
             np.empty(n_blocks),
         )
-        _core.attention_pilot(
-            *head,
-            *blocks,
-            rows,
-            len(rows) // n_blocks,
-            smoothing.check_rows,
-            smoothing.plan_guard,
-            smoothing.guard,
-            smoothing.narrow,
-            smoothing.wide,
-            smoothing.raw_share,
-            smoothing.wide_share,
-            smoothing.floor_share,
-            *to,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        _core.attention_pilot(head, blocks, rows, smoothing, to, self)
         return to
 
     def rate_histogram(
@@ -608,7 +459,7 @@ class Compiled:
         Bin b holds float32 numbers whose bits, shifted right by 19, are b: sixteen to a factor of
         two.
         """
-        return _core.rate_histogram(*blocks, moment, guarded, floor, self.threads)
+        return _core.rate_histogram(blocks, moment, guarded, floor, self)
 
     def attention_draw(
         self,
@@ -632,39 +483,25 @@ class Compiled:
             np.zeros(n_queries),
             np.zeros(n_blocks, np.int64),
         )
-        _core.attention_draw(
-            *head,
-            *blocks,
-            rates.guarded,
-            rates.near,
-            rates.floor,
-            rates.rate,
-            rates.least,
-            rates.seed,
-            rates.stream,
-            np.arange(n_blocks) if chosen is None else chosen,
-            *to,
-            self.isa,
-            self.threads,
-            self.check,
-        )
+        listed = np.arange(n_blocks) if chosen is None else chosen
+        _core.attention_draw(head, blocks, rates, listed, to, self)
         return to
 
     def exp(self, x: Array) -> Array:
         """Exponential of the tiles: error below 2 ulp, 0 below the normal numbers."""
         out = np.empty_like(x)
-        _core.exp(x, out, self.isa)
+        _core.exp(x, out, self)
         return out
 
     def power_of_two(self, x: Array) -> Array:
         """Powers of two as attention computes its weights, for exponents below 127: below 2 ulp."""
         out = np.empty_like(x)
-        _core.power_of_two(x, out, self.isa)
+        _core.power_of_two(x, out, self)
         return out
 
     def largest_magnitude(self, x: Array) -> float:
         """Largest absolute value of a vector; NaN where an entry is not finite."""
-        return _core.largest_magnitude(x, self.isa, self.threads)
+        return _core.largest_magnitude(x, self)
 
     def philox(self, seed: int, stream: int, first: int, n: int) -> npt.NDArray[np.uint64]:
         """Philox4x64-10 words ``(n, 4)`` for key (seed, stream) and counters from ``first`` on."""

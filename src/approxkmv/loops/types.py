@@ -25,6 +25,21 @@ class TileSums(NamedTuple):
     row_max: Array | None  # (n_queries,)
 
 
+class Exponents(NamedTuple):
+    """How the exact product makes exponents of scores (see ``Compiled.tile_product``)."""
+
+    query_shift: Float64
+    key_shift: Float64
+    query_centre: Float64
+    key_centre: Float64
+    factor: float
+    slope: float
+    ceiling: float
+    differences: bool
+    online: bool
+    squares: bool
+
+
 class Geometry(NamedTuple):
     """Points, and what turns the score of a pair into its exponent (see :func:`tile_product`)."""
 
@@ -36,6 +51,14 @@ class Geometry(NamedTuple):
     factor: float
     slope: float
     differences: bool
+
+
+class PairKernel(NamedTuple):
+    r"""The kernel pair by pair: :math:`\exp(slope\cdot|q_i-k_j|^2)`."""
+
+    queries: Array
+    keys: Array
+    slope: float
 
 
 class FoundPairs(NamedTuple):
@@ -78,6 +101,27 @@ class Sketches(NamedTuple):
     radius_squared: Float32  # (n_queries,)
     keys: Float32
     key_index: Index32
+
+
+class Expansion(NamedTuple):
+    """Which points are expanded, in which order, and how far: see ``neighbours_of_neighbours``."""
+
+    order: Index32
+    least: float
+    width: int
+    of_keys: bool
+    threshold: float
+
+
+class PilotRows(NamedTuple):
+    """Rows against all keys, in tiles ``key_order[tile_start[t]:tile_start[t + 1]]``."""
+
+    rows: Index32
+    key_order: Index32
+    tile_start: Index
+    weights: Array  # (n_keys,)
+    x: Array | None  # (n_keys,)
+    threshold: float
 
 
 class PilotSums(NamedTuple):
@@ -151,6 +195,24 @@ class WholePoints(NamedTuple):
     key_index: Index32  # where the few's keys are among `keys`
     own: Index32  # for each of the few's queries the few's key of the same point, or -1
     bandwidth: float
+
+    @property
+    def slope(self) -> float:
+        """The exponent of a pair, divided by its squared distance."""
+        return -0.5 / self.bandwidth**2
+
+
+class HeadSets(NamedTuple):
+    """Sets of queries, keys and values, and heads that choose among them: see ``attention``."""
+
+    queries: Array  # (n_query_sets, m, d)
+    keys: Array  # (n_key_sets, n, d)
+    values: Array  # (n_value_sets, n, r)
+    heads: Index  # (n_heads, 4)
+    scale: float
+    is_causal: bool
+    added: Array | npt.NDArray[np.bool_] | None  # a mask of numbers
+    kept: npt.NDArray[np.uint8] | None  # a mask of truth values
 
 
 class AttentionSums(NamedTuple):
