@@ -22,6 +22,8 @@ LAYERS: list[list[str]] = [
     ["approxkmv"],
     ["approxkmv.gpytorch", "approxkmv.spectrum"],
     ["approxkmv.sklearn"],
+    ["approxkmv.dask"],
+    ["approxkmv.blocks"],
     ["approxkmv.solver"],
     ["approxkmv.nystroem", "approxkmv.krylov"],
     ["approxkmv.huggingface"],
@@ -84,6 +86,7 @@ STAGES = [
 ]
 # Faces of another package: importing one asks for that package, and says how to install it.
 FACES = {
+    "approxkmv.dask": {"dask"},
     "approxkmv.gpytorch": {"gpytorch", "linear_operator", "torch"},
     "approxkmv.sklearn": {"sklearn"},
     "approxkmv.torch": {"torch"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import sys
 from operator import index as _index
 from typing import Any
 
@@ -29,12 +30,23 @@ def plain(value: Any, name: str) -> Any:
 
     That is the mask of a masked array, and the gradient of a tensor.
     """
+    _refuse_lazy(value, name)
     value = as_array(value, name)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         at = tuple(int(i) for i in np.argwhere(np.ma.getmaskarray(value))[0])
         index = ", ".join(map(str, at))
         raise ValueError(f"{name} must have no masked entries, but {name}[{index}] is masked.")
     return value
+
+
+def _refuse_lazy(value: Any, name: str) -> None:
+    """NumPy would compute and load a Dask collection, however large, without a word."""
+    lazy = sys.modules.get("dask.base")
+    if lazy is not None and lazy.is_dask_collection(value):
+        raise TypeError(
+            f"{name} is a Dask collection, which is never loaded here: approxkmv.dask has the "
+            f"functions for Dask arrays; {name}.compute() loads it."
+        )
 
 
 def points(value: Any, name: str) -> Array:
@@ -44,7 +56,7 @@ def points(value: Any, name: str) -> Array:
         raise ValueError(
             f"{name} must have two dimensions, one point per row, got shape {array.shape}."
         )
-    return np.ascontiguousarray(array, dtype=_computing_type(array.dtype))
+    return np.ascontiguousarray(array, dtype=computing_type(array.dtype))
 
 
 def point_pair(queries: Any, keys: Any) -> tuple[Array, Array]:
@@ -66,7 +78,7 @@ def matrices(value: Any, name: str) -> Array:
     array = _real(value, name)
     if array.ndim < 2:
         raise ValueError(f"{name} must have shape (..., rows, columns), got shape {array.shape}.")
-    return np.ascontiguousarray(array, dtype=_computing_type(array.dtype))
+    return np.ascontiguousarray(array, dtype=computing_type(array.dtype))
 
 
 def mask(value: Any, name: str = "attn_mask") -> npt.NDArray[Any]:
@@ -75,7 +87,7 @@ def mask(value: Any, name: str = "attn_mask") -> npt.NDArray[Any]:
     if array.dtype == np.bool_:
         return array
     array = _real(array, name)
-    array = np.asarray(array, dtype=_computing_type(array.dtype))
+    array = np.asarray(array, dtype=computing_type(array.dtype))
     # Both comparisons are False for NaN.
     if array.size and not array.max() < np.inf:
         at = tuple(int(i) for i in np.argwhere(~(array < np.inf))[0])
@@ -92,7 +104,7 @@ def vector(value: Any, n_keys: int, name: str = "x", side: str = "key") -> Array
             f"{name} must have one entry per {side}, shape ({n_keys},) or ({n_keys}, n_columns), "
             f"got shape {array.shape}."
         )
-    return np.asarray(array, dtype=_computing_type(array.dtype))
+    return np.asarray(array, dtype=computing_type(array.dtype))
 
 
 def weights(value: Any, n_keys: int) -> Array:
@@ -227,7 +239,7 @@ def _real(value: Any, name: str) -> npt.NDArray[Any]:
     return array if array.flags.aligned else array.copy()
 
 
-def _computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def computing_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """float32 for float32, half precision and small integers; float64 for the others."""
     if dtype in _COMPUTING:  # the usual case, without looking for a name
         return dtype
