@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from approxkmv.paper.cost import cost, cost_table, crossover, measure, render
+from approxkmv.paper.parameters import LEVEL_SETS_EXPONENT
 
 
 def test_parts_by_hand():
@@ -57,6 +58,15 @@ def test_crossover_of_parts():
 def test_signs_are_cheaper():
     assert crossover(0.1, 1, x="signs") < 1e32 < crossover(0.1, 1)
     assert cost(1e5, 0.1, 1, x="signs").heavy_x == 0
+
+
+def test_level_sets_never_pay_at_the_printed_thresholds():
+    """Their exponent makes the densities n^2.144; with the theorem's the total crosses."""
+    n = 1e30
+    here = cost(n, 0.1, 1, density_exponent=LEVEL_SETS_EXPONENT).density
+    ratio = cost(100 * n, 0.1, 1, density_exponent=LEVEL_SETS_EXPONENT).density / here
+    assert math.log10(ratio) / 2 + 2 == pytest.approx(2.144, abs=0.05)
+    assert crossover(0.1, 1, density_exponent=LEVEL_SETS_EXPONENT) == math.inf
 
 
 def test_render():

@@ -61,23 +61,38 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_parameters(args: argparse.Namespace) -> None:
-    from approxkmv.paper.parameters import Parameters, side_by_side
+    from approxkmv.paper.parameters import LEVEL_SETS_EXPONENT, Parameters, side_by_side
 
     printed = Parameters.printed(args.n, args.eps, args.delta, constants=args.constants)
     balanced = Parameters.balanced(args.n, args.eps, args.delta, constants=args.constants)
-    print("left: exponents as printed; right: balanced\n")
-    print(side_by_side(printed, balanced))
+    here = Parameters.balanced(
+        args.n,
+        args.eps,
+        args.delta,
+        constants=args.constants,
+        density_exponent=LEVEL_SETS_EXPONENT,
+        raised_floor=True,
+    )
+    print("exponents as printed; balanced; balanced for LevelSets with the raised floor\n")
+    print(side_by_side(printed, balanced, here))
 
 
 def _print_predictions(args: argparse.Namespace) -> None:
     from approxkmv.paper.cost import Entries, cost_table, crossover, render
+    from approxkmv.paper.parameters import DENSITY_EXPONENT, LEVEL_SETS_EXPONENT
 
     kinds: list[tuple[Entries, str]] = [("worst", "worst x"), ("signs", "x = +-1")]
     for x, name in kinds:
         print(f"Predicted evaluations / n^2, eps = {args.eps:g}, c = {args.c:g}, {name}")
         print(render(cost_table(args.n, args.eps, args.c, x=x)))
         size = crossover(args.eps, args.c, x=x)
-        print(f"below the exact product from n = {size:.1e}\n")
+        print(f"below the exact product from n = {size:.1e}")
+        here = cost_table(args.n, args.eps, args.c, x=x, density_exponent=LEVEL_SETS_EXPONENT)
+        densities = " ".join(f"{row.density:.2g}" for row in here)
+        print(
+            f"density with LevelSets' exponent {LEVEL_SETS_EXPONENT} for {DENSITY_EXPONENT}: "
+            f"{densities}; the printed thresholds then never go below the exact product\n"
+        )
 
 
 def _print_counts(args: argparse.Namespace) -> None:

@@ -4,8 +4,9 @@ The product is split in three: columns where x is large are computed exactly (Le
 keys near each query (Lemma 3.4), and all other keys are sampled (Lemma 3.5).
 
 Every row whose sampling would cost as much as computing it is computed, and so is every density
-structure. With the paper's constants that happens to all of them at any n one can run: sampling
-becomes the cheaper choice beyond n = 10^27 or so (:mod:`approxkmv.paper.cost`).
+structure. With the paper's constants that happens to all of them at any n one can run
+(:mod:`approxkmv.paper.cost` says from which n on it would not). ``never_exact=True`` runs the
+algorithm all the same: hash tables, level sets and draws in every row, at any n.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from approxkmv.paper.approx_light import Light, approx_light
 from approxkmv.paper.density import DensityFactory, LevelSets
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
 from approxkmv.paper.inputs import checked, in_usual_units
-from approxkmv.paper.parameters import Constants, Parameters
+from approxkmv.paper.parameters import Constants, PaperConstants, Parameters
 from approxkmv.paper.preprocess import Preprocessed, preprocess
 from approxkmv.paper.printed import printed_formulae
 
@@ -106,9 +107,11 @@ def approx_kmv(
     x: npt.NDArray[np.floating],
     *,
     bandwidth: float,
-    eps: float,
+    eps: float | None = ...,
     delta: float = ...,
-    constants: Constants = ...,
+    constants: Constants | PaperConstants = ...,
+    parameters: Parameters | None = ...,
+    never_exact: bool = ...,
     density: DensityFactory = ...,
     as_printed: bool | Collection[str] = ...,
     rng: np.random.Generator | int | None = ...,
@@ -124,9 +127,11 @@ def approx_kmv(
     x: npt.NDArray[np.floating],
     *,
     bandwidth: float,
-    eps: float,
+    eps: float | None = ...,
     delta: float = ...,
-    constants: Constants = ...,
+    constants: Constants | PaperConstants = ...,
+    parameters: Parameters | None = ...,
+    never_exact: bool = ...,
     density: DensityFactory = ...,
     as_printed: bool | Collection[str] = ...,
     rng: np.random.Generator | int | None = ...,
@@ -141,9 +146,11 @@ def approx_kmv(
     x: npt.NDArray[np.floating],
     *,
     bandwidth: float,
-    eps: float,
+    eps: float | None = None,
     delta: float = 0.01,
-    constants: Constants = "practical",
+    constants: Constants | PaperConstants = "practical",
+    parameters: Parameters | None = None,
+    never_exact: bool = False,
     density: DensityFactory = LevelSets.for_accuracy,
     as_printed: bool | Collection[str] = False,
     rng: np.random.Generator | int | None = None,
@@ -166,8 +173,15 @@ def approx_kmv(
         Error relative to the norm of x.
     delta : float
         Failure probability.
-    constants : {"practical", "paper"}
-        Numbers from the smallest values the lemmas' inequalities allow, or as in the paper.
+    constants : {"practical", "paper"} or PaperConstants
+        Repetitions and medians as few as the lemmas' inequalities allow and heavy keys searched
+        for the least time, or all numbers as in the paper, or the paper's with other constants.
+    parameters : Parameters, optional
+        All numbers at once, such as :meth:`.Parameters.balanced`, in place of ``eps``, ``delta``
+        and ``constants``.
+    never_exact : bool
+        Sample every row, hash, and build every density structure, also where computing costs less.
+        It usually does, by far.
     density : callable
         Builds the density structures of Theorem 2.2.
     as_printed : bool or set of str
@@ -196,16 +210,34 @@ def approx_kmv(
     True
     >>> info.n_large + info.n_tiny + info.n_rest
     300
+
+    With every part of the algorithm alive, and its constants at 1:
+
+    >>> ones = PaperConstants(tables=1, medians=1, repetitions=1, density_medians=1)
+    >>> y, info = approx_kmv(points[:64], points[:64], x[:64], bandwidth=1.0, eps=2.0,
+    ...                      constants=ones, never_exact=True, rng=rng, return_info=True)
+    >>> info.n_sampled_rows, info.n_exact_densities, info.hash > 0, info.density_hash > 0
+    (64, 0, True, True)
     """
     queries, keys, x = checked(queries, keys, x)
-    bandwidth, eps = _check.positive(bandwidth, "bandwidth"), _check.positive(eps, "eps")
-    delta, rng = _check.probability(delta), _check.generator(rng)
+    bandwidth, rng = _check.positive(bandwidth, "bandwidth"), _check.generator(rng)
     queries, keys, bandwidth = in_usual_units(queries, keys, bandwidth)
     printed = printed_formulae(as_printed)
     n_queries, n_keys = len(queries), len(keys)
-    parameters = Parameters.printed(
-        max(n_keys, 1), eps, delta, n_queries=max(n_queries, 1), constants=constants
-    )
+    if parameters is None:
+        parameters = Parameters.printed(
+            max(n_keys, 1),
+            _check.positive(eps, "eps"),
+            _check.probability(delta),
+            n_queries=max(n_queries, 1),
+            constants=constants,
+        )
+    elif eps is not None or (parameters.n_keys, parameters.n_queries) != (n_keys, n_queries):
+        raise ValueError(
+            "parameters take the place of eps, and must be for "
+            f"n_keys={n_keys}, n_queries={n_queries}; got eps={eps} and parameters for "
+            f"n_keys={parameters.n_keys}, n_queries={parameters.n_queries}."
+        )
     if n_queries == 0 or n_keys == 0 or not np.any(x):
         nothing = _info(parameters)
         return (np.zeros(n_queries), nothing) if return_info else np.zeros(n_queries)
@@ -223,7 +255,9 @@ def approx_kmv(
         bandwidth=bandwidth,
         threshold=parameters.threshold,
         rng=rng,
-        constants=constants,
+        constants=parameters.constants,
+        n_tables=parameters.n_tables,
+        never_exact=never_exact,
         n_threads=n_threads,
     )
     light = approx_light(                                                                 # 5
@@ -236,6 +270,7 @@ def approx_kmv(
         parameters=parameters,
         density=density,
         as_printed=printed,
+        never_exact=never_exact,
         rng=rng,
         n_threads=n_threads,
     )

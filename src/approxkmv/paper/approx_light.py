@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from approxkmv.paper.buckets import Buckets, geometric_buckets
 from approxkmv.paper.density import DensityFactory, LevelSets, squared_kernel_bandwidth
 from approxkmv.paper.find_heavy import HeavyPairs
 from approxkmv.paper.median_of_means import MedianOfMeans
-from approxkmv.paper.parameters import Parameters, n_medians_for
+from approxkmv.paper.parameters import CHEBYSHEV_FAILURE, Parameters, n_medians_for
 from approxkmv.paper.printed import printed_formulae
 
 Points = npt.NDArray[np.floating]
@@ -98,6 +99,7 @@ def approx_light(
     parameters: Parameters,
     density: DensityFactory = LevelSets.for_accuracy,
     as_printed: bool | Collection[str] = False,
+    never_exact: bool = False,
     rng: np.random.Generator,
     n_threads: int | None = None,
 ) -> Light:
@@ -122,6 +124,8 @@ def approx_light(
         Builds the structures of line 5.
     as_printed : bool or set of str
         Formulae to run as the paper prints them, see :data:`approxkmv.paper.printed.PRINTED`.
+    never_exact : bool
+        Sample rows and build structures also where computing them costs less.
     rng : numpy.random.Generator
     n_threads : int, optional
 
@@ -156,7 +160,7 @@ def approx_light(
     n_heavy = np.bincount(row[in_T[key]], minlength=n_queries)
 
     moments = _second_moments(                                                            # 3, 4, 5
-        queries, keys, x, T, bandwidth, parameters, density, printed, rng, n_threads
+        queries, keys, x, T, bandwidth, parameters, density, printed, never_exact, rng, n_threads
     )
     square = x**2
     if "E7" not in printed:
@@ -174,6 +178,8 @@ def approx_light(
     repetitions = np.array([parameters.n_repetitions(s_i) for s_i in s], dtype=np.int64)  # 9
     if "E15" in printed:
         repetitions[s <= 0] = 0
+        capped = np.zeros(n_queries, dtype=bool)
+    elif never_exact:
         capped = np.zeros(n_queries, dtype=bool)
     else:
         capped = repetitions * n_groups >= len(T) - n_heavy
@@ -219,6 +225,7 @@ def _second_moments(
     parameters: Parameters,
     density: DensityFactory,
     printed: frozenset[str],
+    never_exact: bool,
     rng: np.random.Generator,
     n_threads: int | None,
 ) -> _SecondMoments:
@@ -227,6 +234,8 @@ def _second_moments(
         x[T] ** 2, 1 + parameters.eps_inner, closed="E10" in printed
     )
     sizes = _density_sizes(parameters, len(buckets))
+    if never_exact:
+        density = partial(density, never_exact=True)
     t = np.zeros(len(queries))
     unseen = 0.0
     evaluations = hashes = n_exact = 0
@@ -257,9 +266,10 @@ def _second_moments(
 def _density_sizes(parameters: Parameters, n_buckets: int) -> MedianOfMeans:
     """Sizes of the structures for their failure probability (line 5)."""
     if parameters.constants == "paper":
-        single_failure = parameters.single_failure
-        n_groups = n_medians_for(parameters.density_failure, single_failure)
-        return MedianOfMeans(single_failure, n_groups)
+        n_groups = parameters.density_medians or n_medians_for(
+            parameters.density_failure, CHEBYSHEV_FAILURE
+        )
+        return MedianOfMeans(parameters.single_failure, n_groups)
     return MedianOfMeans.cheapest(parameters.density_failure / max(n_buckets, 1))
 
 

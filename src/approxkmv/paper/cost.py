@@ -63,7 +63,14 @@ class Cost:
         return self.heavy_x + self.hash + self.scan + self.light + self.density
 
 
-def cost(n: float, eps: float, c: float, *, x: Entries = "worst") -> Cost:
+def cost(
+    n: float,
+    eps: float,
+    c: float,
+    *,
+    x: Entries = "worst",
+    density_exponent: float = DENSITY_EXPONENT,
+) -> Cost:
     """Predicted cost at one n under Assumption (A) with constant ``c``.
 
     Parameters
@@ -75,6 +82,8 @@ def cost(n: float, eps: float, c: float, *, x: Entries = "worst") -> Cost:
     x : {"worst", "signs"}
         ``"worst"``: squared entries up to n^γ, every bucket in use, ``|H_1| = n^(1-γ)``.
         ``"signs"``: entries ±1: no large ones and a single bucket.
+    density_exponent : float
+        Of Theorem 2.2, or ``LEVEL_SETS_EXPONENT`` of the structure that is run.
 
     Examples
     --------
@@ -95,14 +104,19 @@ def cost(n: float, eps: float, c: float, *, x: Entries = "worst") -> Cost:
         scan=tables * n ** (ALPHA - 1) * (1 + c) + far,
         # Lemma 3.5: squares of light entries, and n^-beta of all squares twice (t_i, then s_i)
         light=repetitions * largest_square * (1 + c) * (n**-ALPHA + 2 * n**-BETA),
-        density=n_buckets * n ** (2 * BETA - 1) * floor**-DENSITY_EXPONENT * 2 * log_n,
+        density=n_buckets * n ** (2 * BETA - 1) * floor**-density_exponent * 2 * log_n,
     )
 
 
 def crossover(
-    eps: float, c: float, *, x: Entries = "worst", component: Component = "total"
+    eps: float,
+    c: float,
+    *,
+    x: Entries = "worst",
+    component: Component = "total",
+    density_exponent: float = DENSITY_EXPONENT,
 ) -> float:
-    """Size n beyond which the cost stays below that of the exact product.
+    """Size n beyond which the cost stays below that of the exact product; infinite if none does.
 
     Examples
     --------
@@ -111,9 +125,12 @@ def crossover(
     """
 
     def above(exponent: float) -> bool:
-        return float(getattr(cost(10.0**exponent, eps, c, x=x), component)) >= 1
+        row = cost(10.0**exponent, eps, c, x=x, density_exponent=density_exponent)
+        return float(getattr(row, component)) >= 1
 
     high = 120.0
+    if above(high):
+        return math.inf
     while high > 0.5 and not above(high - 0.5):
         high -= 0.5
     low = high - 0.5
@@ -123,7 +140,14 @@ def crossover(
     return float(10.0**high)
 
 
-def cost_table(ns: Iterable[float], eps: float, c: float, *, x: Entries = "worst") -> list[Cost]:
+def cost_table(
+    ns: Iterable[float],
+    eps: float,
+    c: float,
+    *,
+    x: Entries = "worst",
+    density_exponent: float = DENSITY_EXPONENT,
+) -> list[Cost]:
     """One predicted cost per n.
 
     Examples
@@ -131,7 +155,7 @@ def cost_table(ns: Iterable[float], eps: float, c: float, *, x: Entries = "worst
     >>> [round(row.hash, 2) for row in cost_table([1e3, 1e4], eps=0.1, c=1)]
     [1.38, 0.4]
     """
-    return [cost(n, eps, c, x=x) for n in ns]
+    return [cost(n, eps, c, x=x, density_exponent=density_exponent) for n in ns]
 
 
 def render(rows: Iterable[Cost]) -> str:

@@ -90,6 +90,8 @@ def find_heavy(
     constants: parameters.Constants = "paper",
     recall: float | None = None,
     family: HashFamily | None = None,
+    n_tables: int | None = None,
+    never_exact: bool = False,
     n_threads: int | None = None,
 ) -> HeavyPairs:
     r"""Find the pairs with kernel value at least ``threshold`` by locality-sensitive hashing.
@@ -110,6 +112,10 @@ def find_heavy(
         of tables gives, or 0.95 with practical constants.
     family : HashFamily, optional
         Use this family.
+    n_tables : int, optional
+        Use this many tables, with the paper's family if none is given.
+    never_exact : bool
+        Use tables also where looking at every pair is cheaper.
     n_threads : int, optional
 
     Returns
@@ -142,10 +148,20 @@ def find_heavy(
     tables = None
     # From 1 on nothing is heavy but copies, from 0 down everything is: no hashing helps.
     if 0 < threshold < 1 and len(q) and len(k):
-        tables = _choose_tables(q, k, bandwidth, threshold, constants, recall, family, rng)
+        wanted = _Wanted(constants, recall, family, n_tables, never_exact)
+        tables = _choose_tables(q, k, bandwidth, threshold, wanted, rng)
     if tables is None:
         return scan_all(q, k, bandwidth=bandwidth, threshold=threshold, n_threads=n_threads)
     return _scan_tables(q, k, bandwidth, threshold, *tables, rng, n_threads)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    constants: parameters.Constants
+    recall: float | None
+    family: HashFamily | None
+    n_tables: int | None
+    never_exact: bool
 
 
 def _choose_tables(
@@ -153,27 +169,35 @@ def _choose_tables(
     keys: Array,
     bandwidth: float,
     threshold: float,
-    constants: parameters.Constants,
-    wanted: float | None,
-    family: HashFamily | None,
+    wanted: _Wanted,
     rng: np.random.Generator,
 ) -> tuple[HashFamily, int] | None:
     """Family and number of tables; None where looking at every pair is cheaper."""
     n = max(len(keys), 2)
     radius = near_radius(bandwidth, threshold)
-    if constants == "practical":
-        wanted = 0.95 if wanted is None else wanted
+    family, rate = wanted.family, wanted.recall
+    if wanted.constants == "practical" and wanted.n_tables is None:
+        rate = parameters.FIND_RECALL if rate is None else rate
         if family is None:
-            plan = plan_heavy(queries, keys, radius=radius, wanted_recall=wanted, rng=rng)
+            plan = plan_heavy(
+                queries,
+                keys,
+                radius=radius,
+                wanted_recall=rate,
+                rng=rng,
+                always_hash=wanted.never_exact,
+            )
             return None if plan.family is None else (plan.family, plan.n_tables)
     if family is None:
         family = BallCarving.for_lemma(                                                       # 4
             n, threshold=threshold, bandwidth=bandwidth, n_dims=keys.shape[1]
         )
-    if wanted is None:
+    if wanted.n_tables is not None:
+        return family, wanted.n_tables                                                        # 3
+    if rate is None:
         alpha = -math.log(threshold) / math.log(n)
         return family, parameters.n_tables(n, alpha, n_queries=len(queries))                  # 3
-    return family, n_tables_for_recall(float(family.collision_probability(radius)), wanted)
+    return family, n_tables_for_recall(float(family.collision_probability(radius)), rate)
 
 
 def _scan_tables(

@@ -53,12 +53,19 @@ class HeavyPlan:
 
 
 def plan_heavy(
-    queries: Array, keys: Array, *, radius: float, wanted_recall: float, rng: np.random.Generator
+    queries: Array,
+    keys: Array,
+    *,
+    radius: float,
+    wanted_recall: float,
+    rng: np.random.Generator,
+    always_hash: bool = False,
 ) -> HeavyPlan:
     """Cheapest way to find pairs up to ``radius`` with probability ``wanted_recall`` each.
 
     The number of candidates is predicted from the distances of random pairs, so near-duplicates
     that such a sample misses are not counted; they are few, or the sample would see them.
+    ``always_hash`` takes tables also where looking at every pair is cheaper.
 
     Examples
     --------
@@ -74,18 +81,21 @@ def plan_heavy(
         return best
     distances = _sample_distances(queries, keys, rng)
     for width in _WIDTHS:
+        one_bit = E2LSH(n_dims, 1, width * radius).collision_probability(distances)
+        collide = np.ones_like(one_bit)
         for n_bits in _BITS:
             family = E2LSH(n_dims, n_bits, width * radius)
             at_radius = float(family.collision_probability(radius))
             tables = n_tables_for_recall(at_radius, wanted_recall)
-            met = float(family.collision_probability(distances).mean())
+            collide *= one_bit
+            met = float(collide.mean())
             per_table = (m + n) * (n_bits * _per(HASH_BIT, n_dims) + JOIN_POINT)
             per_table += m * n * met * _per(CANDIDATE, n_dims)
             seconds = tables * per_table * 1e-9
             if seconds < best.seconds:
                 achieved = float(recall(at_radius, tables))
                 best = HeavyPlan(family, tables, achieved, seconds, exhaustive)
-    if best.seconds >= exhaustive:
+    if best.seconds >= exhaustive and not always_hash:
         return HeavyPlan(None, 0, 1.0, best.seconds, exhaustive)
     return best
 

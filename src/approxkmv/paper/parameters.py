@@ -13,20 +13,60 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
-
-from approxkmv.paper.hashing import n_tables_for_miss
+from scipy import optimize, special
 
 GAMMA = 0.109  # Algorithm 3, line 3
 ALPHA = 1 / 3  # Algorithm 3, line 4
 BETA = 0.218  # Algorithm 2, line 5
-DENSITY_EXPONENT = 0.173  # Theorem 2.2; structures one can implement reach 0.25
+DENSITY_EXPONENT = 0.173  # Theorem 2.2
+LEVEL_SETS_EXPONENT = 0.354  # of density.LevelSets, the structure that is run: density/levels.py
 TABLES = 10  # Algorithm 1, line 3
 MEDIANS = 10  # Algorithm 2, line 9
 CHEBYSHEV_FAILURE = 0.1  # proof of Lemma 3.5; its inverse is the 10 of Algorithm 2, line 9
+
+FIND_RECALL = 0.95  # of FindHeavy with practical constants: a key that is missed is sampled
+
+
+@dataclass(frozen=True)
+class PaperConstants:
+    """The constants of Algorithms 1 and 2, each to be varied; the defaults are the printed ones.
+
+    With all of them at 1 the powers of n can be seen at sizes that one can run. The guarantee
+    then holds with whatever probability it does.
+
+    Attributes
+    ----------
+    tables : float
+        Of n^alpha log n in Algorithm 1, line 3.
+    medians : float
+        Of log n in Algorithm 2, line 9.
+    repetitions : float
+        Of n s_i / eps^2 in Algorithm 2, line 9, and of the density structures: one over the
+        failure probability that Chebyshev's inequality leaves to a mean.
+    floor : float
+        Of the density floor in Algorithm 2, line 5.
+    density_medians : int or None
+        Means whose median a density structure takes; None: as many as line 5's failure
+        probability asks for.
+
+    Examples
+    --------
+    >>> ones = PaperConstants(tables=1, medians=1, repetitions=1, density_medians=1)
+    >>> p = Parameters.printed(1000, eps=0.1, constants=ones)
+    >>> p.n_tables, p.n_medians, p.single_failure
+    (70, 7, 1.0)
+    """
+
+    tables: float = TABLES
+    medians: float = MEDIANS
+    repetitions: float = 1 / CHEBYSHEV_FAILURE
+    floor: float = 1.0
+    density_medians: int | None = None
+
 
 Constants = Literal["paper", "practical"]
 
@@ -102,7 +142,7 @@ def balance(
     return gamma, alpha, beta, exponent
 
 
-def n_tables(n: int, alpha: float, *, n_queries: int = 0) -> int:
+def n_tables(n: int, alpha: float, *, n_queries: int = 0, constant: float = TABLES) -> int:
     """Tables of Algorithm 1, line 3: 10 n^alpha log n, or log n_queries if those are more (E17).
 
     Examples
@@ -110,12 +150,12 @@ def n_tables(n: int, alpha: float, *, n_queries: int = 0) -> int:
     >>> n_tables(1000, 1 / 3)
     691
     """
-    return math.ceil(TABLES * math.pow(n, alpha) * math.log(max(n, n_queries, 2)))
+    return math.ceil(constant * math.pow(n, alpha) * math.log(max(n, n_queries, 2)))
 
 
-def n_medians(n: int) -> int:
+def n_medians(n: int, constant: float = MEDIANS) -> int:
     """Means whose median Algorithm 2, line 9 takes: 10 log n."""
-    return math.ceil(MEDIANS * math.log(n))
+    return math.ceil(constant * math.log(n))
 
 
 def median_failure(count: int, single_failure: float) -> float:
@@ -129,7 +169,7 @@ def median_failure(count: int, single_failure: float) -> float:
     >>> f"{median_failure(70, 0.1):.1e}"
     '3.1e-17'
     """
-    return float(stats.binom.sf(math.ceil(count / 2) - 1, count, single_failure))
+    return float(special.bdtrc(math.ceil(count / 2) - 1, count, single_failure))
 
 
 def n_medians_for(failure: float, single_failure: float) -> int:
@@ -146,6 +186,7 @@ def n_medians_for(failure: float, single_failure: float) -> int:
     return count
 
 
+@lru_cache(maxsize=1024)
 def cheapest_median(failure: float) -> tuple[float, int]:
     """Failure of one mean and number of means that give ``failure`` with the fewest samples.
 
@@ -186,12 +227,18 @@ class Parameters:
         Whether :meth:`density_floor` is the raised one of E13.
     constants : {"paper", "practical"}
         Where the counts below come from.
-    n_tables, n_medians : int
-        Algorithm 1, line 3 and Algorithm 2, line 9.
+    n_tables : int or None
+        Algorithm 1, line 3. None with practical constants: as many as a recall of 0.95 takes.
+    n_medians : int
+        Algorithm 2, line 9.
     single_failure : float
         Chebyshev failure of one mean; one over it multiplies the repetitions.
     density_failure : float
         Failure probability of one density query, Algorithm 2, line 5.
+    density_medians : int or None
+        Means of a density structure; None: what ``density_failure`` asks for.
+    floor_factor : float
+        Multiplies the density floor of Algorithm 2, line 5.
 
     Examples
     --------
@@ -210,10 +257,12 @@ class Parameters:
     density_exponent: float
     raised_floor: bool
     constants: Constants
-    n_tables: int
+    n_tables: int | None
     n_medians: int
     single_failure: float
     density_failure: float
+    density_medians: int | None = None
+    floor_factor: float = 1.0
 
     @classmethod
     def printed(
@@ -223,7 +272,7 @@ class Parameters:
         delta: float = 0.01,
         *,
         n_queries: int | None = None,
-        constants: Constants = "paper",
+        constants: Constants | PaperConstants = "paper",
     ) -> Parameters:
         """Use the exponents of Algorithm 3: γ = 0.109, α = 1/3, β = 0.218."""
         return cls._with(
@@ -238,7 +287,7 @@ class Parameters:
         delta: float = 0.01,
         *,
         n_queries: int | None = None,
-        constants: Constants = "paper",
+        constants: Constants | PaperConstants = "paper",
         density_exponent: float = DENSITY_EXPONENT,
         raised_floor: bool = False,
     ) -> Parameters:
@@ -254,7 +303,7 @@ class Parameters:
         eps: float,
         delta: float,
         n_queries: int | None,
-        constants: Constants,
+        constants: Constants | PaperConstants,
         gamma: float,
         alpha: float,
         beta: float,
@@ -263,18 +312,22 @@ class Parameters:
     ) -> Parameters:
         rows = n_keys if n_queries is None else n_queries
         n = max(n_keys, rows, 2)
-        if constants == "paper":
+        density_medians, floor_factor = None, 1.0
+        if constants == "practical":
+            # Half of delta for each of densities and medians; union over rows.
+            tables = None
+            single_failure, medians = cheapest_median(delta / (2 * rows))
+            density_failure = delta / (2 * rows)
+        else:
+            given = constants if isinstance(constants, PaperConstants) else PaperConstants()
             # The footnote of Theorem 1.1: a factor log(1/delta), in units of the printed 0.01.
             boost = max(1.0, math.log(1 / delta) / math.log(100))
-            tables = n_tables(n_keys, alpha, n_queries=rows)  # already fails with n^-8 only
-            medians = math.ceil(boost * n_medians(n))
-            single_failure = CHEBYSHEV_FAILURE
+            # Already fails with n^-8 only.
+            tables = n_tables(n_keys, alpha, n_queries=rows, constant=given.tables)
+            medians = math.ceil(boost * n_medians(n, given.medians))
+            single_failure = 1 / given.repetitions
             density_failure = min(1 / n**2, delta / n)
-        else:
-            # A third of delta for each of FindHeavy, densities and medians; union over rows.
-            tables = n_tables_for_miss(float(n_keys) ** -alpha, delta / (3 * rows * n_keys))
-            single_failure, medians = cheapest_median(delta / (3 * rows))
-            density_failure = delta / (3 * rows)
+            density_medians, floor_factor = given.density_medians, given.floor
         return cls(
             n_keys=n_keys,
             n_queries=rows,
@@ -285,11 +338,13 @@ class Parameters:
             beta=beta,
             density_exponent=density_exponent,
             raised_floor=raised_floor,
-            constants=constants,
+            constants="practical" if constants == "practical" else "paper",
             n_tables=tables,
             n_medians=medians,
             single_failure=single_failure,
             density_failure=density_failure,
+            density_medians=density_medians,
+            floor_factor=floor_factor,
         )
 
     @property
@@ -346,9 +401,11 @@ class Parameters:
     def unseen_variance(self) -> float:
         """Most that buckets below their floors can add to one row's s_i (E9)."""
         if self.raised_floor:
-            return self.eps_inner**2 * float(self.n_keys**-self.gamma)
-        log_n = math.log(max(self.n_keys, 2))
-        return self.n_buckets * self.eps_inner**2 / (self.n_keys * log_n**2)
+            unseen = self.eps_inner**2 * float(self.n_keys**-self.gamma)
+        else:
+            log_n = math.log(max(self.n_keys, 2))
+            unseen = self.n_buckets * self.eps_inner**2 / (self.n_keys * log_n**2)
+        return self.floor_factor * unseen
 
     def n_repetitions(self, s: float) -> int:
         """Repetitions of one mean of Algorithm 2, line 9 for a row with estimate s_i = ``s``.
@@ -374,6 +431,18 @@ class Parameters:
             raised_floor=self.raised_floor,
         )
 
+    @property
+    def exponent_here(self) -> float:
+        """Power of n with the density structure that is run, :class:`~.density.LevelSets`."""
+        here = exponents(
+            self.gamma,
+            self.alpha,
+            self.beta,
+            density_exponent=LEVEL_SETS_EXPONENT,
+            raised_floor=self.raised_floor,
+        )
+        return max(here.values())
+
     def _lines(self) -> list[tuple[str, str]]:
         first, last = self.bucket_range
         per_s = 1 / (self.single_failure * self.eps_inner**2)
@@ -386,10 +455,11 @@ class Parameters:
             ("beta (Lemma 3.5)", f"{self.beta:.4f}"),
             ("density exponent (Theorem 2.2)", f"{self.density_exponent:g}"),
             ("time exponent (Theorem 1.1)", f"{self.exponent:.4f}"),
+            ("  of LevelSets, which is run", f"{LEVEL_SETS_EXPONENT:g}: {self.exponent_here:.4f}"),
             ("H_1: x_j^2 >= n^gamma", f"{self.large_x:.4g}"),
             ("H_2: x_j^2 <= n^-4", f"{self.small_x:.4g}"),
             ("heavy: K >= n^-alpha", f"{self.threshold:.4g}"),
-            ("tables (Lemma 3.4)", f"{self.n_tables}"),
+            ("tables (Lemma 3.4)", f"{self.n_tables or f'for recall {FIND_RECALL}'}"),
             ("buckets (Algorithm 2, line 3)", f"{self.n_buckets} (m from {first} to {last})"),
             ("density error (line 5)", f"{self.density_error:.4g}"),
             ("density failure (line 5)", f"{self.density_failure:.4g}"),

@@ -145,14 +145,17 @@ class HashingBasedEstimator:
         relative_error: float,
         sizes: MedianOfMeans,
         rng: np.random.Generator,
+        never_exact: bool = False,
     ) -> DensityStructure:
         """Structure of stated accuracy, or the exact density where that costs no more."""
-        if floor >= 1 or sizes.n_groups * sizes.group_size(1.0, relative_error) >= len(points):
+        floor = min(floor, 0.5) if never_exact else floor
+        hopeless = sizes.n_groups * sizes.group_size(1.0, relative_error) >= len(points)
+        if (floor >= 1 or hopeless) and not never_exact:
             return ExactDensity(points, bandwidth, floor)
         family = family_for(points.shape[1], bandwidth, floor)
         variance = relative_variance_bound(family, bandwidth, floor)
         group_size = sizes.group_size(variance, relative_error)
-        if sizes.n_groups * group_size * family.n_bits >= len(points):
+        if sizes.n_groups * group_size * family.n_bits >= len(points) and not never_exact:
             return ExactDensity(points, bandwidth, floor)
         return cls(
             points,

@@ -1,28 +1,17 @@
 r"""Level sets, the structure of Charikar, Kapralov, Nouri and Siminelakis (2020), Theorem 2.2.
 
-Points at kernel value :math:`[2^{-j}, 2^{-j+1})` from a query form its level :math:`j`. If its
-density is :math:`\mu` there are at most :math:`2^j n \mu` of them, so a sample of rate
-:math:`\pi_j = 1/(2^j n \mu)` holds few, and their kernel values are within a factor 2 of one
-another: weighting them by :math:`1/\pi_j` has constant relative variance. Hash tables over the
-sample recover the level without looking at the many points of farther levels. With :math:`J =
-\log_2(1/\mu)`,
-
-* level :math:`i > j` leaves :math:`2^{i-j}` points in the sample of level :math:`j`, and a table
-  whose collision probability is :math:`2^{-z}` at level :math:`j` meets :math:`2^{i-j-z i/j}` of
-  them, at most one if :math:`z_j = j (1 - j/J)`;
-* recovering level :math:`j` then takes :math:`O(2^{z_j})` tables, at most
-  :math:`2^{J/4} = \mu^{-0.25}`.
-
-This is the version whose hash functions do not depend on the points, with exponent **0.25**.
-The 0.173 of Theorem 2.2 needs data-dependent hashing, which is not implemented here.
-
-Each recovered point is divided by its exact probability of being in the sample and of being
-recovered, so the estimate is unbiased at any recall.
+Each repetition samples every level of :mod:`~approxkmv.paper.density.levels` at its own rate, and
+recovers the level of a query from hash tables over the sample. Each recovered point is divided by
+its exact probability of being in the sample and of being recovered, so the estimate is unbiased at
+any recall. The work of a query at the floor grows like the floor to the power -0.354
+(:data:`~approxkmv.paper.density.levels.EXPONENT`, derived there), hashes, lookups and kernel values
+together; Theorem 2.2 has 0.173. A query of higher density meets more points, at most in proportion.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +19,13 @@ import numpy.typing as npt
 
 from approxkmv.loops.compiled import Compiled
 from approxkmv.paper.density.exact import ExactDensity
+from approxkmv.paper.density.levels import (
+    RECALLS,
+    Level,
+    levels_for,
+    relative_variance_bound,
+    work,
+)
 from approxkmv.paper.density.protocol import (
     DensityEstimate,
     DensityStructure,
@@ -37,85 +33,19 @@ from approxkmv.paper.density.protocol import (
     Points,
     median_above_floor,
 )
-from approxkmv.paper.hashing import E2LSH, HashFunction, Labels, n_tables_for_recall, recall
 from approxkmv.paper.median_of_means import MedianOfMeans
 
 Index = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.uint64]
 
-RECALL = 0.9  # of the farthest points of a level; nearer ones have more
-WIDTH = 2.8  # cell width in units of the level's distance: within 2% of the best exponent
-
-
-@dataclass(frozen=True)
-class Level:
-    """How the points with kernel value in ``[2**-j, 2**(1-j))`` are sampled and recovered.
-
-    Attributes
-    ----------
-    j : int
-    rate : float
-        Probability that a point is in the sample.
-    family : E2LSH or None
-        None: the sample is so short that it is looked through.
-    n_tables : int
-    """
-
-    j: int
-    rate: float
-    family: E2LSH | None
-    n_tables: int
-
-    def inclusion(self, distance: Float) -> Float:
-        """Probability that a point at this distance is in the sample and recovered."""
-        if self.family is None:
-            return np.full(len(distance), self.rate)
-        return self.rate * recall(self.family.collision_probability(distance), self.n_tables)
-
-
-def levels_for(n_points: int, n_dims: int, bandwidth: float, floor: float) -> list[Level]:
-    """Levels down to the floor, and one more, ``j = J + 1``, for all points below the last level.
-
-    Examples
-    --------
-    >>> [level.j for level in levels_for(1000, 8, 1.0, 0.1)]
-    [1, 2, 3, 4, 5]
-    """
-    last = max(1, math.ceil(math.log2(1 / floor)))
-    levels = []
-    for j in range(1, last + 1):
-        rate = min(1.0, 1 / (2**j * n_points * floor))
-        distance = bandwidth * math.sqrt(2 * j * math.log(2))
-        single = float(E2LSH(n_dims, 1, WIDTH * distance).collision_probability(distance))
-        n_bits = round(j * (1 - j / last) * math.log(2) / -math.log(single))
-        n_tables = n_tables_for_recall(single**n_bits, RECALL) if n_bits else 1
-        # tables only where they cost fewer hashes than looking at the whole sample
-        worth = n_bits > 0 and n_tables * n_bits < rate * n_points
-        family = E2LSH(n_dims, n_bits, WIDTH * distance) if worth else None
-        levels.append(Level(j, rate, family, n_tables if worth else 0))
-    return [*levels, Level(last + 1, levels[-1].rate, None, 0)]
-
-
-def relative_variance_bound() -> float:
-    r"""Relative variance of one repetition where the density is at least the floor.
-
-    Sampling adds :math:`\sum K^2 / (\pi_j \rho) \le 2 (n\mu)(n\mu(q))/\rho` for a recall
-    :math:`\rho`, and the tables, drawn anew for each level, at most :math:`(1/\rho - 1)` of the
-    squared sum.
-    """
-    return 2 / RECALL + (1 / RECALL - 1)
-
-
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """One level of one repetition: the sampled points and their tables."""
-
-    level: Level
-    points: Points
-    tables: list[tuple[HashFunction, Labels, Index]]  # function, sorted labels, order
+_AT_ONCE = 1 << 20  # pairs in memory at a time: 8 MB for each array of them
+_LABELS = 1 << 15  # labels sorted together, so that searches stay within a core's cache
+_UNION = 1 / 8  # rate from which all points are hashed for many repetitions at once,
+_FEW = 1 << 14  # as they are when that is few hashes for each repetition
 
 
 class LevelSets:
-    """Density from sampled level sets, exponent 0.25 in the floor.
+    """Density from sampled level sets, exponent 0.354 in the floor.
 
     Parameters
     ----------
@@ -126,6 +56,8 @@ class LevelSets:
     n_groups, group_size : int
         Means taken, and repetitions in each.
     rng : numpy.random.Generator
+    always_hash : bool
+        Use tables also where looking through a sample is cheaper.
 
     Examples
     --------
@@ -147,20 +79,19 @@ class LevelSets:
         n_groups: int,
         group_size: int,
         rng: np.random.Generator,
+        always_hash: bool = False,
     ) -> None:
         self.bandwidth, self.floor, self.relative_error = bandwidth, floor, relative_error
-        self._n_points, self._n_groups = len(points), n_groups
-        levels = levels_for(len(points), points.shape[1], bandwidth, floor)
-        self._repetitions = [
-            [_build_sample(points, level, rng) for level in levels]
-            for _ in range(n_groups * group_size)
-        ]
-        self.build_hashes = sum(
-            len(sample.points) * sample.level.n_tables * sample.level.family.n_bits
-            for samples in self._repetitions
-            for sample in samples
-            if sample.level.family is not None
+        self._points, self._n_groups, self._group_size = points, n_groups, group_size
+        self.levels = levels_for(
+            len(points), points.shape[1], bandwidth, floor, always_hash=always_hash
         )
+        self._samples = [
+            _Sample.draw(points, level, first, count, rng)
+            for level in self.levels
+            for first, count in _blocks(level, points.shape, n_groups * group_size)
+        ]
+        self.build_hashes = sum(len(s.member) * s.level.hashes for s in self._samples)
 
     @classmethod
     def for_accuracy(
@@ -172,108 +103,192 @@ class LevelSets:
         relative_error: float,
         sizes: MedianOfMeans,
         rng: np.random.Generator,
+        never_exact: bool = False,
     ) -> DensityStructure:
-        """Structure of stated accuracy, or the exact density where that costs no more."""
-        group_size = sizes.group_size(relative_variance_bound(), relative_error)
-        n_repetitions = sizes.n_groups * group_size
-        if floor >= 1 or n_repetitions >= len(points):
+        """Structure of stated accuracy, or the exact density where that costs no more.
+
+        The cost of a query is reckoned at the floor: hashes, tables looked up and points met.
+        """
+        fewest = sizes.n_groups * sizes.group_size(1 / max(RECALLS) - 1, relative_error)
+        if (floor >= 1 or fewest >= len(points)) and not never_exact:
             return ExactDensity(points, bandwidth, floor)
-        per_repetition = sum(
-            level.rate * len(points)
-            if level.family is None
-            else level.n_tables * level.family.n_bits
-            for level in levels_for(len(points), points.shape[1], bandwidth, floor)
+        levels = levels_for(
+            len(points), points.shape[1], bandwidth, min(floor, 1.0), always_hash=never_exact
         )
-        if n_repetitions * per_repetition >= len(points):
+        group_size = sizes.group_size(relative_variance_bound(levels), relative_error)
+        if not never_exact and sizes.n_groups * group_size * work(levels) >= len(points):
             return ExactDensity(points, bandwidth, floor)
         return cls(
             points,
             bandwidth,
-            floor,
+            min(floor, 1.0),
             relative_error,
             n_groups=sizes.n_groups,
             group_size=group_size,
             rng=rng,
+            always_hash=never_exact,
         )
 
     def estimate(self, queries: Points, *, n_threads: int | None = None) -> DensityEstimate:
         """Density at each query."""
+        loops = Compiled(n_threads)
         total = np.zeros((self._n_groups, len(queries)))
-        group_size = len(self._repetitions) // self._n_groups
         evaluations = hashes = 0
-        for i, samples in enumerate(self._repetitions):
-            for sample in samples:
-                part, looked_at = self._level_sum(sample, queries, n_threads)
-                total[i // group_size] += part
-                evaluations += looked_at
-                if sample.level.family is not None:
-                    hashes += len(queries) * sample.level.n_tables * sample.level.family.n_bits
-        means = total / (group_size * self._n_points)
+        for sample in self._samples:
+            hashes += len(queries) * sample.n_repetitions * sample.level.hashes
+            for row, entry in sample.met(queries):
+                evaluations += len(row)
+                self._add(total, sample, queries, row, entry, loops)
+        means = total / (self._group_size * len(self._points))
         values = median_above_floor(means, self.floor, self.relative_error)
         return DensityEstimate(means, values, evaluations, hashes)
 
-    def _level_sum(
-        self, sample: _Sample, queries: Points, n_threads: int | None
-    ) -> tuple[Float, int]:
-        """Unbiased sum of the kernel over one level, and the pairs looked at."""
-        j = sample.level.j
-        lowest = 0.0 if j == self._n_levels + 1 else 2.0**-j
-        highest = 2.0 ** (1 - j)
-        pairs = []
-        looked_at = 0
-        for order, start, stop in _ranges(sample, queries):
-            row, col, kernel = Compiled(n_threads).scan_ranges(
-                queries,
-                sample.points,
-                order,
-                start,
-                stop,
-                self.bandwidth,
-                lowest,
-            )
-            inside = (kernel < highest) | (j == 1)
-            pairs.append((row[inside], col[inside], kernel[inside]))
-            looked_at += int((stop - start).sum())
-        row, col, kernel = (np.concatenate(part) for part in zip(*pairs, strict=True))
-        _, once = np.unique(row * len(sample.points) + col, return_index=True)
-        row, kernel = row[once], kernel[once]
-        seen = kernel > 0
-        row, kernel = row[seen], kernel[seen]
+    def _add(
+        self,
+        total: Float,
+        sample: _Sample,
+        queries: Points,
+        row: Index,
+        entry: Index,
+        loops: Compiled,
+    ) -> None:
+        """Add the pairs that are in the level, each over its probability, to their means."""
+        level = sample.level
+        kernel = loops.pair_kernel(queries, self._points, row, sample.member[entry], self.bandwidth)
+        inside = np.flatnonzero((kernel >= level.lowest) & (kernel < level.highest) & (kernel > 0))
+        row, entry, kernel = row[inside], entry[inside], kernel[inside]
         distance = self.bandwidth * np.sqrt(-2 * np.log(np.minimum(kernel, 1.0)))
-        weighted = kernel / sample.level.inclusion(distance)
-        return np.asarray(np.bincount(row, weighted, len(queries)), np.float64), looked_at
-
-    @property
-    def _n_levels(self) -> int:
-        return len(self._repetitions[0]) - 1
+        group = sample.repetition[entry] // self._group_size
+        total += np.bincount(
+            group * total.shape[1] + row, kernel / level.inclusion(distance), total.size
+        ).reshape(total.shape)
 
 
-def _build_sample(points: Points, level: Level, rng: np.random.Generator) -> _Sample:
-    kept = points[rng.random(len(points)) < level.rate]
-    tables = []
-    for _ in range(level.n_tables):
+def _blocks(level: Level, shape: tuple[int, ...], n_repetitions: int) -> Iterator[tuple[int, int]]:
+    """First repetition and number of repetitions drawn and hashed together."""
+    n_points, n_dims = shape
+    hashes = n_points * level.hashes
+    each = max(1, hashes, n_points * level.n_tables, n_dims * level.hashes)
+    if level.family is None:
+        each = math.ceil(level.rate * n_points)
+    together = level.rate >= _UNION or hashes <= _FEW
+    at_once = max(1, _LABELS // each) if together else 1
+    for first in range(0, n_repetitions, at_once):
+        yield first, min(at_once, n_repetitions - first)
+
+
+@dataclass(frozen=True, eq=False)
+class _Functions:
+    """The hash functions of some repetitions, and the labels of their tables.
+
+    A label is a random linear form of the cells of two functions, as in
+    :mod:`approxkmv.paper.hashing`, with a random constant for each function and repetition.
+    """
+
+    directions: Float  # (n_dims, repetitions * functions * bits)
+    offsets: Float
+    multipliers: npt.NDArray[np.int64]  # (repetitions, functions, bits)
+    constants: Labels  # (repetitions, functions)
+
+    @classmethod
+    def draw(cls, level: Level, n_repetitions: int, rng: np.random.Generator) -> _Functions:
         assert level.family is not None
-        function = level.family.draw(rng)
-        labels = function(kept)
-        order = np.argsort(labels, kind="stable")
-        tables.append((function, labels[order], order))
-    return _Sample(level, kept, tables)
-
-
-def _ranges(sample: _Sample, queries: Points) -> list[tuple[Index, Index, Index]]:
-    """Order of the sampled points and the range of it to look at, for each table and query."""
-    if sample.level.family is None:
-        everything = np.arange(len(sample.points), dtype=np.int64)
-        start = np.zeros(len(queries), dtype=np.int64)
-        return [(everything, start, start + len(sample.points))]
-    ranges = []
-    for function, labels, order in sample.tables:
-        wanted = function(queries)
-        ranges.append(
-            (
-                order,
-                np.searchsorted(labels, wanted, side="left"),
-                np.searchsorted(labels, wanted, side="right"),
-            )
+        shape = (n_repetitions, level.n_functions, level.family.n_bits)
+        count = math.prod(shape)
+        return cls(
+            rng.standard_normal((level.family.n_dims, count)) / level.family.bucket_width,
+            rng.random(count),
+            rng.integers(-(2**63), 2**63 - 1, size=shape, endpoint=True),
+            rng.integers(0, 2**64 - 1, size=shape[:2], endpoint=True, dtype=np.uint64),
         )
-    return ranges
+
+    def __call__(self, points: Points) -> Labels:
+        """Label of each point in each table: (points, repetitions, tables)."""
+        cells = points @ self.directions.astype(points.dtype, copy=False)
+        cells += self.offsets.astype(points.dtype, copy=False)
+        codes = np.floor(cells).astype(np.int64).reshape(len(points), *self.multipliers.shape)
+        single = (
+            np.einsum("prfb,rfb->prf", codes, self.multipliers).view(np.uint64) + self.constants
+        )
+        one, other = np.triu_indices(self.multipliers.shape[1], 1)
+        return np.asarray(single[..., one] + _ODD * single[..., other])
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # so that a pair of equal labels does not cancel
+
+
+def _keep(n: int, rate: float, rng: np.random.Generator) -> Index:
+    """Each of n points with probability ``rate``, as many of them as the mean, rounded up or down.
+
+    With sizes k and k + 1 two points are kept together less often than independent ones, so the
+    variance is no larger: k + f^2 >= (k + f)^2 / n for a mean size k + f <= n.
+    """
+    if rate == 1:
+        return np.arange(n)
+    size = int(rate * n + rng.random())
+    return rng.choice(n, size, replace=False, shuffle=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """One level of some repetitions: the points kept, and their labels in order."""
+
+    level: Level
+    n_repetitions: int
+    repetition: Index  # of each point kept
+    member: Index  # and its position among all points
+    functions: _Functions | None
+    labels: Labels  # ascending, of every point kept and table
+    entry: Index  # the point kept that has this label
+
+    @classmethod
+    def draw(
+        cls, points: Points, level: Level, first: int, n_repetitions: int, rng: np.random.Generator
+    ) -> _Sample:
+        kept = [_keep(len(points), level.rate, rng) for _ in range(n_repetitions)]
+        repetition = np.repeat(np.arange(n_repetitions), [len(part) for part in kept])
+        member = np.concatenate(kept)
+        if level.family is None:
+            none = np.empty(0, np.uint64), np.empty(0, np.int64)
+            return cls(level, n_repetitions, first + repetition, member, None, *none)
+        functions = _Functions.draw(level, n_repetitions, rng)
+        union, position = np.unique(member, return_inverse=True)
+        labels = functions(points[union])[position, repetition].ravel()
+        order = np.argsort(labels)
+        return cls(
+            level,
+            n_repetitions,
+            first + repetition,
+            member,
+            functions,
+            labels[order],
+            order // level.n_tables,
+        )
+
+    def met(self, queries: Points) -> Iterator[tuple[Index, Index]]:
+        """Distinct pairs of a query and a point kept that share a label, some queries at a time."""
+        n_kept = len(self.member)
+        each = max(1, n_kept, self.n_repetitions * self.level.n_tables)
+        step = max(1, _AT_ONCE // each)
+        for first in range(0, len(queries), step):
+            part = queries[first : first + step]
+            if self.functions is None:
+                row = np.repeat(np.arange(len(part)), n_kept)
+                entry = np.tile(np.arange(n_kept), len(part))
+            else:
+                row, entry = self._collisions(part)
+            yield first + row, entry
+
+    def _collisions(self, queries: Points) -> tuple[Index, Index]:
+        assert self.functions is not None
+        wanted = self.functions(queries).ravel()
+        start = np.searchsorted(self.labels, wanted, "left")
+        length = np.searchsorted(self.labels, wanted, "right") - start
+        row = np.repeat(np.arange(len(wanted)), length)
+        position = np.arange(len(row)) + np.repeat(start - (np.cumsum(length) - length), length)
+        row, entry = row // (self.n_repetitions * self.level.n_tables), self.entry[position]
+        if self.level.n_tables == 1:
+            return row, entry
+        pairs = np.unique(row * len(self.member) + entry)
+        row, entry = np.divmod(pairs, max(1, len(self.member)))
+        return row, entry

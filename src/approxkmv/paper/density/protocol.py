@@ -62,7 +62,11 @@ class DensityStructure(Protocol):
 
 
 class DensityFactory(Protocol):
-    """Builds a structure of stated accuracy; ``UniformSampling.for_accuracy`` is one."""
+    """Builds a structure of stated accuracy; ``UniformSampling.for_accuracy`` is one.
+
+    Where ``approx_kmv`` is told ``never_exact``, it passes ``never_exact=True`` on; other calls do
+    not name it.
+    """
 
     def __call__(
         self,
@@ -73,6 +77,7 @@ class DensityFactory(Protocol):
         relative_error: float,
         sizes: MedianOfMeans,
         rng: np.random.Generator,
+        never_exact: bool = False,
     ) -> DensityStructure:
         """Build the structure over ``points``."""
 

@@ -78,10 +78,13 @@ class UniformSampling:
         relative_error: float,
         sizes: MedianOfMeans,
         rng: np.random.Generator,
+        never_exact: bool = False,
     ) -> DensityStructure:
         """Structure of stated accuracy, or the exact density where that costs no more."""
+        floor = min(floor, 1.0) if never_exact else floor
         group_size = sizes.group_size(relative_variance_bound(floor), relative_error)
-        if floor >= 1 or sizes.n_groups * group_size >= len(points):
+        cheaper = floor >= 1 or sizes.n_groups * group_size >= len(points)
+        if cheaper and not never_exact:
             return ExactDensity(points, bandwidth, floor)
         return cls(
             points,
