@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,19 +13,22 @@ from scipy.sparse.linalg import LinearOperator
 
 from approxkmv import _check
 from approxkmv._check import Rng
-from approxkmv._deadline import Deadline
+from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._warnings import AssumptionWarning
-from approxkmv.engine.result import Outcome, worth_a_look
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.problem import Budget, Problem
+from approxkmv.engine.report import kernel_numbers
+from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.kernel.frame import usual_units
 from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.kernel.rounding import rounding_bound
+from approxkmv.kernel.scaling import scaled_columns, unscaled
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check
-from approxkmv.product import exact_plan, scaled_columns, unscaled
 
 if TYPE_CHECKING:
-    from approxkmv.engine.schemes.frozen_pairs import FrozenMatrix
+    from approxkmv.engine.schemes.frozen_matrix import FrozenMatrix
 
 METHODS = ("auto", "exact", "sampled")
 # Bytes that kernel values may take, unless the user says.
@@ -127,20 +130,26 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             if k is not q:
                 _check.finite(k, "keys")
         self._kernel = prepare(q, k, self.bandwidth, backend=Compiled(n_threads))
-        self._outcome = Outcome("every pair is computed at every product")
+        self._trace, self._reason = Trace(), "every pair is computed at every product"
         self._matrix = None
         self._transposed = False
+        too_late = False
         if method != "exact":
-            self._matrix, self._outcome = _frozen(
-                self._kernel.checked(deadline.polled),
-                self.bandwidth,
-                self.eps,
-                generator,
-                max_memory,
-            )
-        if self._outcome.stopped or (method == "sampled" and self._matrix is None):
+            budget = Budget(self.eps**2 * len(k), self.delta, max_bytes=max_memory)
+            kernel = self._kernel.checked(deadline.polled)
+            try:
+                self._matrix = _frozen(kernel, budget, generator, self._trace)
+                self._reason = "some pairs are drawn and kept once and for all"
+            except Refusal as refusal:
+                self._reason = refusal.reason
+            except OutOfTime:
+                too_late, self._reason = (
+                    True,
+                    "max_seconds was too short to build a sparse operator",
+                )
+        if too_late or (method == "sampled" and self._matrix is None):
             warnings.warn(
-                f"The operator is exact: {self._outcome.reason}.", AssumptionWarning, stacklevel=2
+                f"The operator is exact: {self._reason}.", AssumptionWarning, stacklevel=2
             )
         super().__init__(dtype=k.dtype, shape=(len(q), len(k)))
 
@@ -159,17 +168,17 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         """How products are computed, and what is known of their error."""
         n_pairs = self.shape[0] * self.shape[1]
         sampled = self._matrix is not None
-        numbers = {**exact_plan(self._kernel, "").numbers, **self._outcome.numbers}
+        numbers = kernel_numbers(self._kernel) | self._trace.numbers
         error = numbers.get("error_of_a_query" if self._transposed else "error_of_a_key")
         return ProductInfo(
             method="sampled" if sampled else "exact",
-            plan=Plan("sampled" if sampled else "exact", self._outcome.reason, numbers),
+            plan=Plan("sampled" if sampled else "exact", self._reason, numbers),
             error_estimate=error if sampled and isinstance(error, float) else None,
             error_bound=None if sampled else rounding_bound(self._kernel, float(n_pairs)),
             confidence=1 - self.delta if sampled else 1.0,
-            pairs=self._outcome.pairs if sampled else n_pairs,
+            pairs=self._trace.pairs if sampled else n_pairs,
             pairs_exact=n_pairs,
-            seconds=self._outcome.seconds,
+            seconds=self._trace.seconds,
             product_norm=None,
         )
 
@@ -216,20 +225,23 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
 
 
 def _frozen(
-    kernel: KernelMatrix, bandwidth: float, eps: float, rng: np.random.Generator, max_memory: float
-) -> tuple[FrozenMatrix | None, Outcome]:
-    """The sampled matrix, if there is one to be had; and what was decided."""
-    if eps == 0:
-        return None, Outcome("no error is allowed")
-    if not worth_a_look(len(kernel.queries), len(kernel.keys), kernel.keys.shape[1]):
-        return None, Outcome("the matrix is too small for sampling to pay")
-    units = usual_units(kernel.queries, kernel.keys, bandwidth)
+    kernel: KernelMatrix, budget: Budget, rng: np.random.Generator, trace: Trace
+) -> FrozenMatrix:
+    """The sampled matrix; ``Refusal`` if there is none to be had."""
+    cost = CostModel()
+    if budget.squared_error == 0:
+        raise Refusal("no error is allowed")
+    if not cost.worth_a_survey(len(kernel.queries), *kernel.keys.shape):
+        raise Refusal("the matrix is too small for sampling to pay")
+    units = usual_units(kernel.queries, kernel.keys, kernel.bandwidth)
     if units is None:
-        return None, Outcome("the points are too many bandwidths apart")
-    if units[2] != bandwidth:
-        kernel, bandwidth = prepare(*units, backend=kernel.backend), units[2]
-    # No product is longer than this, so that no larger error is ever made.
-    eps = min(eps, math.sqrt(len(kernel.queries) * len(kernel.keys)))
+        raise Refusal("the points are too many bandwidths apart")
+    if units[2] != kernel.bandwidth:
+        kernel = prepare(*units, backend=kernel.backend)
     from approxkmv.engine.schemes.frozen_pairs import freeze
 
-    return freeze(kernel, bandwidth, eps=eps, rng=rng, max_memory=max_memory)
+    ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
+    # No product is longer than this, so that no larger error is ever made.
+    most = float(len(kernel.queries)) * len(kernel.keys) ** 2
+    budget = replace(budget, squared_error=min(budget.squared_error, most))
+    return freeze(Problem(kernel, ones, budget, rng, cost), trace)

@@ -24,12 +24,12 @@ from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._warnings import AccuracyWarning
 from approxkmv.kernel.matrix import prepare
+from approxkmv.kernel.scaling import scaled_columns
 from approxkmv.krylov import conjugate_gradients, minres
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
-from approxkmv.product import scaled_columns
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -6,16 +6,16 @@ Here x is all ones. The planner looks at the data again, with the vector at hand
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv.engine.planner import predicted
-from approxkmv.engine.result import worth_a_look
+from approxkmv.engine.planner import Prediction, predicted
+from approxkmv.engine.problem import Limit
+from approxkmv.engine.request import Request, Tolerance
+from approxkmv.engine.trace import Refusal
 from approxkmv.info import Plan
-from approxkmv.kernel.frame import usual_units
-from approxkmv.kernel.matrix import prepare
-from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array
 
 # Seconds for each multiply-add of the matrix that a prediction takes at least: what has no chance
@@ -38,31 +38,45 @@ def predict(
     Raises ``OutOfTime`` when the time is over.
     """
     tolerances = sorted({*TOLERANCES, eps} - {0.0}, reverse=True)
-    numbers: dict[str, object] = {}
-    units = usual_units(queries, keys, bandwidth)
-    if not worth_a_look(len(queries), len(keys), keys.shape[1]):
+    ones = np.ones((len(keys), 1), keys.dtype)
+    request = Request(
+        queries, keys, ones, bandwidth, Tolerance(eps), 0.05, rng, n_threads, deadline or Deadline()
+    )
+    try:
+        found = _predictions(request, tolerances)
+    except Refusal as refusal:
         speed_ups = dict.fromkeys(tolerances, 1.0)
-        method, reason = "exact", "so small that computing every pair is the fastest"
-    elif units is None:
-        speed_ups = dict.fromkeys(tolerances, 1.0)
-        method, reason = "exact", "the points are too many bandwidths apart"
+        numbers: dict[str, object] = {}
+        method, reason = "exact", refusal.reason
     else:
-        kernel, bandwidth = prepare(*units, backend=Compiled(n_threads)), units[2]
-        if deadline:
-            if deadline.left() < _POSSIBLY * len(queries) * len(keys) * (keys.shape[1] + 24):
-                raise OutOfTime
-            kernel = kernel.checked(deadline.check)
-        found = predicted(kernel, bandwidth, np.ones((len(keys), 1), keys.dtype), tolerances, rng)
         speed_ups = {e: one.speed_up for e, one in found.items()}
-        method, reason = "exact", "no error is allowed"
-        if eps > 0:
-            at_eps = found[eps]
-            method = "exact" if at_eps.chosen == "exact" else "sampled"
-            reason = "no sampled product is expected to be faster"
-            if method == "sampled":
-                reason = f"by {at_eps.chosen}, expected to take {at_eps.cost:.3g} of the exact time"
-            numbers["predicted_cost_of_drawing_keys"] = at_eps.drawing_keys
-            if at_eps.few_coordinates is not None:
-                numbers["predicted_cost_of_few_coordinates"] = at_eps.few_coordinates
+        method, reason, numbers = _choice(found, eps)
     numbers |= {f"predicted speed-up at eps {e:g}": round(s, 2) for e, s in speed_ups.items()}
     return Plan(method, f"prediction: {reason}", numbers), speed_ups
+
+
+def _predictions(request: Request, tolerances: list[float]) -> dict[float, Prediction]:
+    """What each way would cost; ``Refusal`` where only the exact product comes into question."""
+    if not request.worth_a_survey:
+        raise Refusal("so small that computing every pair is the fastest")
+    scaled, deadline = request.scaled, request.deadline
+    width = request.keys.shape[1] + request.cost.pair_overhead
+    if deadline and deadline.left() < _POSSIBLY * request.n_pairs * width:
+        raise OutOfTime
+    if deadline:
+        scaled = replace(scaled, kernel=scaled.kernel.checked(deadline.check))
+    return predicted(scaled.problem(request, request.rng, scaled.x_norm, Limit()), tolerances)
+
+
+def _choice(found: Mapping[float, Prediction], eps: float) -> tuple[str, str, dict[str, object]]:
+    """Method, reason and numbers for one tolerance."""
+    if not eps > 0:
+        return "exact", "no error is allowed", {}
+    at_eps = found[eps]
+    numbers: dict[str, object] = {"predicted_cost_of_drawing_keys": at_eps.drawing_keys}
+    if at_eps.few_coordinates is not None:
+        numbers["predicted_cost_of_few_coordinates"] = at_eps.few_coordinates
+    if at_eps.chosen == "exact":
+        return "exact", "no sampled product is expected to be faster", numbers
+    reason = f"by {at_eps.chosen}, expected to take {at_eps.cost:.3g} of the exact time"
+    return "sampled", reason, numbers

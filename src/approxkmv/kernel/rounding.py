@@ -46,34 +46,28 @@ def rounding_bound(kernel: KernelMatrix, kernel_sum: float) -> float:
     return float((entry_error + additions * unit) * math.sqrt(kernel_sum)) + lost
 
 
-def measured_error(
-    kernel: KernelMatrix, bandwidth: float, x: Array, y: Array, rng: np.random.Generator
-) -> float:
+def measured_error(kernel: KernelMatrix, x: Array, y: Array, rng: np.random.Generator) -> float:
     r"""Estimate of :math:`\|Kx - y\|_F` from random rows computed again in double precision."""
     n_queries = len(kernel.queries)
     if n_queries == 0 or x.size == 0:
         return 0.0
     rows = np.sort(rng.choice(n_queries, min(CHECKED_ROWS, n_queries), replace=False))
-    return _error_of_rows(kernel, bandwidth, x, y, rows)
+    return _error_of_rows(kernel, x, y, rows)
 
 
-def measured_rounding(
-    kernel: KernelMatrix, bandwidth: float, x: Array, y: Array, exact_rows: Index
-) -> float:
+def measured_rounding(kernel: KernelMatrix, x: Array, y: Array, exact_rows: Index) -> float:
     r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F` of a sampled product.
 
     From some of the rows that were computed exactly, and the type that found pairs are kept in.
     """
     rows = exact_rows[:: max(1, len(exact_rows) // CHECKED_ROWS)][:CHECKED_ROWS]
-    seen = _error_of_rows(kernel, bandwidth, x, y, rows) if len(rows) else 0.0
+    seen = _error_of_rows(kernel, x, y, rows) if len(rows) else 0.0
     # The other rows have values of found pairs, which are kept in float32.
     kept = 0.5 * float(np.finfo(np.float32).eps)
     return math.hypot(seen, kept * frobenius(y), kept * frobenius(x))
 
 
-def _error_of_rows(
-    kernel: KernelMatrix, bandwidth: float, x: Array, y: Array, rows: Index
-) -> float:
+def _error_of_rows(kernel: KernelMatrix, x: Array, y: Array, rows: Index) -> float:
     """Length of the error of all rows, from that of some of them."""
     queries = kernel.queries[rows].astype(np.float64)
     exact = np.zeros((len(rows), x.shape[1]))
@@ -81,7 +75,7 @@ def _error_of_rows(
         part = slice(first, first + _KEYS_AT_ONCE)
         keys = kernel.keys[part].astype(np.float64)
         double = prepare(
-            queries, keys, bandwidth, differences=True, backend=kernel.backend.checked(None)
+            queries, keys, kernel.bandwidth, differences=True, backend=kernel.backend.checked(None)
         )
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
     # A few rows may agree to the bit: storing y rounds each of its entries.

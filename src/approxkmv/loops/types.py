@@ -171,6 +171,16 @@ class SampledSums(NamedTuple):
     mass: Float64
     n_drawn: Index  # (n_blocks,)
 
+    def averaged(self, more: SampledSums, share: Float64) -> SampledSums:
+        """Means of two independent draws, this one weighed with ``share`` of each row."""
+        a, b = share, 1 - share
+        return SampledSums(
+            (a[:, None] * self.out + b[:, None] * more.out).astype(self.out.dtype),
+            a**2 * self.variance + b**2 * more.variance,
+            a * self.mass + b * more.mass,
+            self.n_drawn + more.n_drawn,
+        )
+
 
 class PairDraws(NamedTuple):
     """Pair (i, j) is drawn with probability ``min(1, size[j] * rate * H[i, j])``.
@@ -306,3 +316,14 @@ class AttentionDraws(NamedTuple):
     bound: Float64  # (n_queries,)
     total_variance: Float64  # (n_queries,)
     n_drawn: Index  # (n_blocks,)
+
+    def averaged(self, more: AttentionDraws, share: Float64) -> AttentionDraws:
+        """Means of two independent draws, this one weighed with ``share`` of each row."""
+        a, b = share, 1 - share
+        return AttentionDraws(
+            (a[:, None] * self.out + b[:, None] * more.out).astype(self.out.dtype),
+            a**2 * self.variance + b**2 * more.variance,
+            a**2 * self.bound + b**2 * more.bound,
+            a**2 * self.total_variance + b**2 * more.total_variance,
+            self.n_drawn + more.n_drawn,
+        )

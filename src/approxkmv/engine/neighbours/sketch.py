@@ -15,6 +15,7 @@ import numpy as np
 from approxkmv.engine.survey.moments import moving_mean
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Float32, Float64, Geometry, Index32, Sketches
 
@@ -40,21 +41,16 @@ class Sketcher:
 
 
 def make_sketcher(
-    geometry: Geometry,
-    bandwidth: float,
-    pilot: Pilot,
-    key_tiles: Blocks,
-    rng: np.random.Generator,
-    n_dims: int | None = None,
+    kernel: KernelMatrix, pilot: Pilot, rng: np.random.Generator, n_dims: int | None = None
 ) -> Sketcher:
     """As few directions as tell near pairs from others, or as many as asked for."""
-    full = geometry.keys.shape[1]
+    full = kernel.keys.shape[1]
     options = [n_dims] if n_dims else [n for n in _DIMS if n < full] or [full]
-    best = _sketcher(geometry, bandwidth, pilot, key_tiles, options[0], rng)
+    best = _sketcher(kernel, pilot, options[0], rng)
     for n in options[1:]:
         if best.within > _WITHIN_RADIUS - _WORTH_MORE_DIMS:
             break
-        more = _sketcher(geometry, bandwidth, pilot, key_tiles, n, rng)
+        more = _sketcher(kernel, pilot, n, rng)
         if more.within < best.within + _WORTH_MORE_DIMS:
             break
         best = more
@@ -62,29 +58,18 @@ def make_sketcher(
 
 
 def sketches(
-    geometry: Geometry,
+    kernel: KernelMatrix,
     sketcher: Sketcher,
     query_blocks: Blocks,
     query_index: Index32,
     key_index: Index32,
-    n_threads: int | None,
 ) -> Sketches:
     """Sketches of some queries and some keys."""
-    basis = sketcher.basis
-    of_keys = Compiled(n_threads).project(
-        geometry.keys,
-        key_index,
-        geometry.centre,
-        basis,
-    )
+    basis, centre = sketcher.basis, kernel.frame.centre
+    of_keys = kernel.backend.project(kernel.keys, key_index, centre, basis)
     of_queries = of_keys
-    if not (geometry.queries is geometry.keys and query_index is key_index):
-        of_queries = Compiled(n_threads).project(
-            geometry.queries,
-            query_index,
-            geometry.centre,
-            basis,
-        )
+    if not (kernel.queries is kernel.keys and query_index is key_index):
+        of_queries = kernel.backend.project(kernel.queries, query_index, centre, basis)
     radius = sketcher.radius_squared[query_blocks.block_of[query_index]] + _rounding(of_queries)
     return Sketches(of_queries, query_index, radius.astype(np.float32), of_keys, key_index)
 
@@ -101,33 +86,29 @@ def _rounding(sketches: Float32) -> Float64:
 
 
 def _sketcher(
-    geometry: Geometry,
-    bandwidth: float,
-    pilot: Pilot,
-    key_tiles: Blocks,
-    n_dims: int,
-    rng: np.random.Generator,
+    kernel: KernelMatrix, pilot: Pilot, n_dims: int, rng: np.random.Generator
 ) -> Sketcher:
-    full = geometry.keys.shape[1]
+    full = kernel.keys.shape[1]
     basis = random_basis(full, n_dims, rng)
     apart = pilot.apart
     mass = pilot.near_square[apart]
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
-    differences = geometry.queries[pilot.rows[rows]].astype(np.float32) - geometry.keys[cols]
+    differences = kernel.queries[pilot.rows[rows]].astype(np.float32) - kernel.keys[cols]
     everyone, origin = np.arange(len(differences), dtype=np.int32), np.zeros(full)
     distances = np.square(Compiled().project(differences, everyone, origin, basis)).sum(axis=1)
     # Without near pairs there is nothing to learn from: the distance at the threshold.
-    widest = -2 * bandwidth**2 * math.log(pilot.threshold)
+    widest = -2 * kernel.bandwidth**2 * math.log(pilot.threshold)
     if len(mass):
         widest = weighted_quantile(distances, mass, _WITHIN_RADIUS)
-    radius = np.minimum(widest, _crowded(geometry, pilot, key_tiles, basis))
+    radius = np.minimum(widest, _crowded(kernel.geometry, pilot, basis))
     reached = distances <= radius[pilot.block_of[rows]]
     within = float(mass[reached].sum() / mass.sum()) if len(mass) else 1.0
     return Sketcher(basis, radius, within)
 
 
-def _crowded(geometry: Geometry, pilot: Pilot, key_tiles: Blocks, basis: Float32) -> Float64:
+def _crowded(geometry: Geometry, pilot: Pilot, basis: Float32) -> Float64:
     """For each block the squared radius within which a query meets as many keys as it should."""
+    key_tiles = pilot.key_tiles
     n_keys = len(key_tiles.order)
     step = max(1, n_keys // _PROBED_KEYS)
     keys = key_tiles.order[step // 2 :: step].copy()

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.engine.sample import spread
 from approxkmv.engine.schemes.mean_of_values import computed_rows, mean_output
+from approxkmv.engine.statistics import spread
 from approxkmv.engine.survey.attention_order import every_nth, order_blocks, pilot_rows, some_blocks
 from approxkmv.engine.survey.attention_rates import solve_rate
 from approxkmv.loops.compiled import Compiled

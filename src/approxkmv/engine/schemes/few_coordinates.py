@@ -22,10 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.engine.neighbours.search import Missing
-from approxkmv.engine.result import Sample
-from approxkmv.engine.sample import Judge
+from approxkmv.engine.exact_rows import ExactRows
+from approxkmv.engine.neighbours.missing import Missing
+from approxkmv.engine.problem import Problem
+from approxkmv.engine.progress import Progress
+from approxkmv.engine.refine import Draws, Sums, Verdict, refine
+from approxkmv.engine.result import Result
 from approxkmv.engine.survey.pilot import Pilot, row_squares
+from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import (
     Array,
@@ -44,20 +48,19 @@ from approxkmv.loops.types import (
 _LEAST_DIMS = 128
 _DIMS = (32, 48, 64, 96, 128, 192, 256)
 _MOST_COORDINATES = 1 << 25  # of all points together
-# What a pair costs beside its coordinates, in coordinates: in the exact product and in H; and what
-# a look at a pair in full costs, in pairs of the exact product.
-_PER_PAIR, _PER_DRAWN_PAIR, _LOOK = 24, 14, 8.0
 # How much two points are thought to agree outside the few directions. On images of clothes 0 asks
-# for a fifth more looks, 0.3 for a third more.
+# for a fifth more full pairs, 0.3 for a third more.
 _AGREEMENT = 0.15
 # Squared length outside the few directions, in bandwidths, up to which a query makes do with them,
 # and with the most there are: a key at its place then has H > 0.014, and 0.001.
 _OUTSIDE, _OUTSIDE_OF_ALL = 5.0, 8.0
 _POINTS_FOR_DIRECTIONS, _STEPS = 4096, 2
 # Pairs drawn for every query, whatever H says.
-_BLIND_LOOKS = 32
+_BLIND_DRAWS = 32
 # Pairs of a smaller probability may not be seen at all; more frequent ones show in the variance.
 _HARDLY_EVER = 0.01
+# Of the squared error budget, the variance aimed at; the rest is for its spread.
+_AIM = 0.6
 # Rates are tried on the pilot rows.
 _MOST_TRIALS, _MORE, _LEAST_CHANGE, _WASTED = 3, 1.2, 0.5, 0.5
 _FIRST_ROWS, _HOPELESS = 16, 0.7
@@ -87,12 +90,11 @@ class Points(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness:
+class Surrogate:
     """The matrix H, with as many coordinates as each query needs."""
 
     kernel: KernelMatrix
-    bandwidth: float
-    order: Tiling  # pairs that are looked at in full share their points in it
+    order: Tiling  # pairs that are computed in full share their points in it
     levels: tuple[int, ...]  # numbers of coordinates in use
     dims_of: Index  # (n_queries,) one of them, or 0 for queries computed exactly
     queries: Points
@@ -143,7 +145,7 @@ class Likeness:
                 differences=False,
             )
             own = self.place[some] if same else np.full(len(some), -1, np.int32)
-            whole = WholePoints(kernel.queries, kernel.keys, some, keys, own, self.bandwidth)
+            whole = WholePoints(kernel.queries, kernel.keys, some, keys, own, kernel.bandwidth)
             stream = len(_DIMS) * draws.stream + level
             part = kernel.backend.reduced_product(
                 few,
@@ -160,17 +162,15 @@ class Likeness:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A likeness, and how pairs are drawn for a certain variance."""
+    """A surrogate, and how pairs are drawn for a certain variance."""
 
-    likeness: Likeness
+    surrogate: Surrogate
     draws: PairDraws
-    looks: float  # expected number of pairs looked at in full
+    n_full: float  # expected number of pairs computed in full
     cost: float  # in pairs of the exact product
 
 
-def make_likeness(
-    kernel: KernelMatrix, bandwidth: float, rng: np.random.Generator
-) -> Likeness | None:
+def make_surrogate(kernel: KernelMatrix, rng: np.random.Generator) -> Surrogate | None:
     """Coordinates of the points; None where the points have too few to save any."""
     n_queries, (n_keys, n_dims) = len(kernel.queries), kernel.keys.shape
     most = _MOST_COORDINATES // max(n_queries, n_keys)
@@ -192,9 +192,8 @@ def make_likeness(
     dims_of = np.where(enough.any(axis=1), np.array(levels)[enough.argmax(axis=1)], 0)
     place = np.empty(n_keys, np.int32)
     place[order.key_order] = np.arange(n_keys, dtype=np.int32)
-    return Likeness(
+    return Surrogate(
         kernel,
-        bandwidth,
         order,
         tuple(n for n in levels if (dims_of == n).any()),
         dims_of,
@@ -206,89 +205,190 @@ def make_likeness(
     )
 
 
-def make_reduction(
-    likeness: Likeness, x: Array, size: Array, pilot: Pilot, target: float, seed: int
-) -> Reduction | None:
-    """Draws for a variance of at most ``target``, as trials on the pilot rows tell; or None.
+class _Trials:
+    """Rates tried on the pilot rows, until the variance is what is aimed at."""
 
-    ``size`` has the lengths of the rows of x. Near pairs of the pilot rows are known: what they
-    contribute is computed, for trials seldom draw those that H overlooks.
+    def __init__(self, problem: Problem, surrogate: Surrogate, pilot: Pilot, seed: int) -> None:
+        self.problem, self.surrogate, self.pilot = problem, surrogate, pilot
+        row_norms, n_keys = problem.row_norms, problem.n_keys
+        self.target = _AIM * problem.budget.squared_error
+        self.typical = _typical(row_norms)
+        keys = surrogate.order.key_order
+        least = min(0.5, _BLIND_DRAWS / n_keys)
+        self.draws = PairDraws(row_norms[keys], 0.0, 0.0, least, seed, 0)
+        self.near = _near_pairs(surrogate, pilot, row_norms)
+        cost = problem.cost
+        coordinates = np.where(
+            surrogate.dims_of > 0,
+            surrogate.dims_of + 1 + cost.surrogate_overhead,
+            problem.n_dims + cost.pair_overhead,
+        )
+        # All pairs through few coordinates, in pairs of the exact product.
+        self.scan = n_keys * float(coordinates.sum()) / (problem.n_dims + cost.pair_overhead)
+        self.too_many = (_HOPELESS * problem.n_pairs - self.scan) / cost.surrogate_full_pair
+
+    def product(self, rows: Index | Index32, rate: float, stream: int) -> SampledSums:
+        """The product of some rows at a rate."""
+        draws = _at_rate(self.draws._replace(stream=stream), rate, self.typical)
+        return self.surrogate.product(rows.astype(np.int32), draws, self.problem.x)
+
+    def first_rate(self) -> float:
+        """A rate made for the near pairs alone; without any, a typical pair with H = 1 is drawn."""
+        return max(self.near.rate(self.target / 2), 1 / self.typical)
+
+    def hopeless(self, rate: float) -> bool:
+        """Whether a few rows show that this rate draws too many pairs: dense kernels end here."""
+        few_rows = self.pilot.rows[:: -(-len(self.pilot.rows) // _FIRST_ROWS)]
+        n_drawn = float(self.product(few_rows, rate, 0).n_drawn.mean())
+        return n_drawn * len(self.surrogate.dims_of) > self.too_many
+
+    def settled(self, rate: float) -> tuple[float, float] | None:
+        """A rate whose variance is small enough, and its pairs; None where they are too many."""
+        too_small, enough, n_enough = 0.0, math.inf, math.inf
+        for stream in range(_MOST_TRIALS):
+            trial = self.product(self.pilot.rows, rate, stream)
+            shown = float(self.pilot.stands_for @ trial.variance)
+            variance = max(self.near.variance(rate), shown)
+            n_drawn = float(self.pilot.stands_for @ trial.n_drawn)
+            if variance <= self.target:
+                enough, n_enough = rate, n_drawn
+            elif n_drawn > self.too_many:
+                return None
+            else:
+                too_small = rate
+            if _WASTED * self.target <= variance <= self.target:
+                break
+            # The variance falls about with the square of the rate.
+            rate *= max(_LEAST_CHANGE, math.sqrt(_MORE * variance / self.target))
+            if not too_small < rate < enough:
+                rate = math.sqrt(too_small * enough)
+        if enough == math.inf:
+            enough, n_enough = rate, n_drawn * rate / too_small
+        return enough, n_enough
+
+
+def make_reduction(
+    problem: Problem, surrogate: Surrogate, pilot: Pilot, seed: int
+) -> Reduction | None:
+    """Draws for the variance aimed at, as trials on the pilot rows show; None if too many.
+
+    Near pairs of the pilot rows are known: what they contribute is computed, for trials seldom draw
+    those that H overlooks.
     """
-    kernel = likeness.kernel
-    n_keys, n_dims = kernel.keys.shape
-    # Of queries computed exactly nothing is drawn.
-    drawn = likeness.dims_of[pilot.rows[pilot.near_row]] > 0
+    trials = _Trials(problem, surrogate, pilot, seed)
+    rate = trials.first_rate()
+    if trials.hopeless(rate):
+        return None
+    settled = trials.settled(rate)
+    if settled is None:
+        return None
+    draws = _at_rate(trials.draws, settled[0], trials.typical)
+    cost = trials.scan + problem.cost.surrogate_full_pair * settled[1]
+    return Reduction(surrogate, draws, settled[1], cost)
+
+
+def _near_pairs(surrogate: Surrogate, pilot: Pilot, row_norms: Array) -> _Near:
+    """Near pairs of the pilot rows; of queries computed exactly nothing is drawn."""
+    drawn = surrogate.dims_of[pilot.rows[pilot.near_row]] > 0
     apart = np.flatnonzero(pilot.apart & drawn)
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
-    values = likeness.at(pilot.rows[rows], cols)
-    squares = np.square((np.sqrt(pilot.near_square[apart]) - values) * size[cols])
-    near = _Near(values * size[cols], squares * pilot.stands_for[rows])
-    keys = likeness.order.key_order
-    least = min(0.5, _BLIND_LOOKS / n_keys)
-    typical = _typical(size)
-    draws = PairDraws(size[keys], 0.0, 0.0, least, seed, 0)
-    # Rates found too small and large enough so far, and the looks at the latter.
-    too_small, enough, looks = 0.0, math.inf, math.inf
-    # A pair of typical size with H = 1 is drawn: the only hint where no near pairs are known.
-    rate = max(near.rate(target / 2), 1 / typical)
-    coordinates = np.where(
-        likeness.dims_of > 0, likeness.dims_of + 1 + _PER_DRAWN_PAIR, n_dims + _PER_PAIR
-    )
-    scan = n_keys * float(coordinates.sum()) / (n_dims + _PER_PAIR)
-    # A rate made for the near pairs alone, on a few rows: where that asks for too many looks there
-    # is no need to try further. Dense kernels end here.
-    few_rows = pilot.rows[:: -(-len(pilot.rows) // _FIRST_ROWS)].astype(np.int32)
-    first = likeness.product(few_rows, _at_rate(draws, rate, typical), x)
-    too_many = (_HOPELESS * n_keys * len(likeness.dims_of) - scan) / _LOOK
-    if float(first.n_drawn.mean()) * len(likeness.dims_of) > too_many:
-        return None
-    for stream in range(_MOST_TRIALS):
-        draws = _at_rate(draws._replace(stream=stream), rate, typical)
-        trial = likeness.product(pilot.rows.astype(np.int32), draws, x)
-        variance = max(near.variance(rate), float(pilot.stands_for @ trial.variance))
-        made = float(pilot.stands_for @ trial.n_drawn)
-        if variance <= target:
-            enough, looks = rate, made
-        elif made > too_many:
-            return None
-        else:
-            too_small = rate
-        if _WASTED * target <= variance <= target:
-            break
-        # The variance falls about with the square of the rate.
-        rate *= max(_LEAST_CHANGE, math.sqrt(_MORE * variance / target))
-        if not too_small < rate < enough:
-            rate = math.sqrt(too_small * enough)
-    if enough == math.inf:
-        enough, looks = rate, made * rate / too_small
-    draws = _at_rate(draws, enough, typical)
-    return Reduction(likeness, draws, looks, scan + _LOOK * looks)
+    values = surrogate.at(pilot.rows[rows], cols)
+    squares = np.square((np.sqrt(pilot.near_square[apart]) - values) * row_norms[cols])
+    return _Near(values * row_norms[cols], squares * pilot.stands_for[rows])
 
 
-def draw_reduced(
-    judge: Judge, reduction: Reduction, size: Array, *, factor: float, most_rows: int, stream: int
-) -> Sample:
-    """The product with H, and with drawn pairs of K - H at ``factor`` times the rate."""
-    likeness, kernel = reduction.likeness, judge.kernel
-    n_keys, n_dims = kernel.keys.shape
-    rows = likeness.order.query_order
-    # Trials had the first streams.
-    draws = _at_rate(reduction.draws, factor * reduction.draws.rate, _typical(size))
-    draws = draws._replace(stream=_MOST_TRIALS + stream)
-    ordered = likeness.product(rows, draws, judge.x)
-    back = np.empty_like(rows)
-    back[rows] = np.arange(len(rows), dtype=rows.dtype)
-    sums = SampledSums(
-        ordered.out[back], ordered.variance[back], ordered.mass[back], ordered.n_drawn[back]
+class FewCoordinates:
+    """The scheme that :func:`approxkmv.engine.refine.refine` runs."""
+
+    def __init__(
+        self, problem: Problem, reduction: Reduction, rows: ExactRows, progress: Progress
+    ) -> None:
+        self.problem, self.reduction, self.rows = problem, reduction, rows
+        self.progress, self.margins = progress, problem.policy.pairs
+        self.block_of = np.zeros(problem.n_queries, np.int64)
+        self.n_blocks = 1
+
+    def first_factor(self) -> float:
+        """Trials have found the rate."""
+        return 1.0
+
+    def check_cost(self, factor: float) -> None:
+        """Raise ``Refusal`` where the draw is too dear, ``OutOfTime`` where it does not fit."""
+        n_pairs, limit = self.problem.n_pairs, self.problem.budget.limit
+        if factor > 1:
+            cost = factor * self.reduction.cost
+            if cost > self.margins.too_many * n_pairs and limit.allows(n_pairs):
+                raise Refusal("too many pairs would have to be drawn in full")
+            limit.needs(cost)
+
+    def draw(
+        self,
+        factor: float,
+        stream: int,
+        *,
+        before: Draws | None = None,
+        blocks: Index | None = None,
+        into: Sums | None = None,
+    ) -> Sums:
+        """The product with H, and with drawn pairs of K - H at ``factor`` times the rate."""
+        surrogate = self.reduction.surrogate
+        rows = surrogate.order.query_order
+        ordered = surrogate.product(rows, self._draws(factor, stream), self.problem.x)
+        back = np.empty_like(rows)
+        back[rows] = np.arange(len(rows), dtype=rows.dtype)
+        return SampledSums(
+            ordered.out[back], ordered.variance[back], ordered.mass[back], ordered.n_drawn[back]
+        )
+
+    def _draws(self, factor: float, stream: int) -> PairDraws:
+        draws, typical = self.reduction.draws, _typical(self.problem.row_norms)
+        # Trials had the first streams.
+        at_rate = _at_rate(draws, factor * draws.rate, typical)
+        return at_rate._replace(stream=_MOST_TRIALS + stream)
+
+    def calibrated(self, seen: Sums, blocks: Index, factor: float) -> float:
+        """There is one block."""
+        return factor
+
+    def judge(self, drawn: Draws, new: Draws) -> Verdict[Result]:
+        """Recompute rows, and estimate the error of all others."""
+        assert isinstance(drawn.sums, SampledSums)
+        problem, surrogate = self.problem, self.reduction.surrogate
+        dims = np.where(surrogate.dims_of > 0, surrogate.dims_of, problem.n_dims)
+        pairs = round(problem.n_keys * float(dims.sum()) / problem.n_dims)
+        draws = self._draws(float(drawn.factor[0]), 0)
+        result = self.rows.result(
+            drawn.sums,
+            overlooked(self.rows.pilot, surrogate, draws, problem.x, problem.row_norms),
+            pairs=pairs + int(drawn.sums.n_drawn.sum()),
+            most_rows=math.ceil(self.margins.recomputed_rows * problem.n_queries),
+            evenly=False,
+            reason="the leading principal coordinates show which pairs matter",
+        )
+        self.progress.keep(result)
+        ratio = result.worst / problem.budget.squared_error
+        return Verdict(result, ratio, result.pairs, result.n_recomputed)
+
+    def improve(self, verdict: Verdict[Result], trace: Trace) -> bool:
+        """Draw all anew."""
+        return True
+
+
+def through_few_coordinates(
+    problem: Problem, reduction: Reduction, rows: ExactRows, trace: Trace, progress: Progress
+) -> Result:
+    """The product with the surrogate, and drawn pairs of the difference, until the error is met."""
+    surrogate = reduction.surrogate
+    trace.note(
+        coordinates=float(surrogate.dims_of.mean()),
+        rows_computed_exactly=int((surrogate.dims_of == 0).sum()),
+        full_pairs_per_query=reduction.n_full / problem.n_queries,
     )
-    dims = np.where(likeness.dims_of > 0, likeness.dims_of, n_dims)
-    pairs = round(n_keys * float(dims.sum()) / n_dims) + int(sums.n_drawn.sum())
-    missing = overlooked(judge.pilot, likeness, draws, judge.x, size)
-    return judge(sums, missing, pairs=pairs, most_rows=most_rows, evenly=False)
+    return refine(FewCoordinates(problem, reduction, rows, progress), trace)
 
 
 def overlooked(
-    pilot: Pilot, likeness: Likeness, draws: PairDraws, x: Array, size: Array
+    pilot: Pilot, surrogate: Surrogate, draws: PairDraws, x: Array, row_norms: Array
 ) -> Missing:
     """Squared error of leaving out near pairs that are hardly ever drawn, told by pilot rows.
 
@@ -297,15 +397,15 @@ def overlooked(
     """
     apart = np.flatnonzero(pilot.apart)
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
-    cheap = likeness.at(pilot.rows[rows], cols)
-    chance = np.maximum(size[cols] * draws.rate * cheap, draws.least)
+    cheap = surrogate.at(pilot.rows[rows], cols)
+    chance = np.maximum(row_norms[cols] * draws.rate * cheap, draws.least)
     # Of queries computed exactly nothing is overlooked.
-    chance[likeness.dims_of[pilot.rows[rows]] == 0] = 1.0
+    chance[surrogate.dims_of[pilot.rows[rows]] == 0] = 1.0
     difference = np.sqrt(pilot.near_square[apart]) - cheap
     hardly = chance < _HARDLY_EVER
     lacking = row_squares(rows[hardly], difference[hardly], x[cols[hardly]], len(pilot.rows))
     met = float(pilot.stands_for @ lacking)
-    squares = np.square(difference * size[cols])
+    squares = np.square(difference * row_norms[cols])
     closest = float((squares * _HARDLY_EVER / np.maximum(chance, _HARDLY_EVER)).max(initial=0.0))
     return Missing(met, met + float(pilot.stands_for.mean()) * closest)
 

@@ -1,27 +1,29 @@
 """The answer that is given when the time is over: keys drawn with what is known, and no more.
 
 There is always such an answer. With nothing known keys are drawn in proportion to the rows of x
-alone; with pilot rows, near pairs or a smooth part at the rates that these ask for. It is unbiased
-in either case, and its variance is estimated from the draws; a few rows, computed exactly at the
-start, check it. These rows also say how long a pair takes on this machine at this moment.
+alone; with pilot rows, near pairs or a polynomial at the rates made for these. It is unbiased in
+either case, and its variance is estimated from the draws; a few rows, computed exactly at the
+start, check it. These rows also show how long a pair takes on this machine at this moment.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv._deadline import OutOfTime
+from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv.engine.neighbours.search import diagonal
-from approxkmv.engine.planner import Look, row_lengths
-from approxkmv.engine.result import Limit, Outcome, Sample
-from approxkmv.engine.sample import Draws, spread
-from approxkmv.engine.survey.control_variate import smooth_cost
-from approxkmv.engine.survey.order import Blocks, norm_order
-from approxkmv.kernel.matrix import KernelMatrix
+from approxkmv.engine.problem import Problem
+from approxkmv.engine.progress import Progress
+from approxkmv.engine.refine import Draws
+from approxkmv.engine.result import Result
+from approxkmv.engine.statistics import spread, sums_by_block
+from approxkmv.engine.survey.order import Blocks
+from approxkmv.engine.survey.survey import Survey, orders
+from approxkmv.engine.trace import Trace
 from approxkmv.loops.types import (
     Array,
     DrawPlan,
@@ -37,19 +39,17 @@ KEPT = 0.35
 # Rows computed exactly: as many as take this share of the time at a cautious guess of multiply-adds
 # a second (two cores with AVX2 make 2e10 to 6e10), within these numbers.
 _PROBED, _CAUTIOUS, _FEWEST_ROWS, _MOST_ROWS = 0.05, 1e10, 4, 256
-_ROWS_PER_BLOCK, _KEYS_PER_TILE, _MOST_BLOCKS = 512, 512, 256
-# Draws are made in a few rounds: the first takes this share of the time left and tells how long a
+# Draws are made in a few rounds: the first takes this share of the time left and shows how long a
 # pair takes; each further one takes this share of what is left then. A round that would add less
 # than this share to all before it is not worth its overhead.
 _FIRST, _LATER, _ROUNDS, _WORTHWHILE = 0.25, 0.8, 4, 0.2
-# Keys expected for each block, at least: fewer would not tell their own variance.
+# Keys expected for each block, at least: from fewer their variance cannot be estimated.
 _LEAST_KEYS = 16.0
-# A drawn pair costs this many exact ones.
-_SAMPLED_PAIR = 1.4
-# Of the pairs left, for a smooth part.
-_FOR_SMOOTH = 0.2
+# Of the pairs left, for a polynomial.
+_FOR_POLYNOMIAL = 0.2
 # Seconds to put the answer together, for each of its entries.
 _PER_ENTRY = 1e-7
+TOO_SHORT = "max_seconds was too short for the error asked for"
 
 
 class Probe(NamedTuple):
@@ -64,33 +64,33 @@ class Probe(NamedTuple):
         return float(np.linalg.norm(self.products.astype(np.float64)))
 
 
-def probe(kernel: KernelMatrix, x: Array, limit: Limit, rng: np.random.Generator) -> Probe:
+def probe(problem: Problem) -> Probe:
     """A few random rows, in a small part of the time; the limit learns how long a pair takes."""
-    n_queries, (n_keys, n_dims) = len(kernel.queries), kernel.keys.shape
-    work = n_keys * (n_dims + 24)
+    limit = problem.budget.limit
+    work = problem.n_keys * (problem.n_dims + problem.cost.pair_overhead)
     wanted = _PROBED * limit.deadline.max_seconds * _CAUTIOUS / work
-    n_rows = min(n_queries, max(_FEWEST_ROWS, min(_MOST_ROWS, int(wanted))))
-    rows = np.sort(rng.choice(n_queries, n_rows, replace=False))
+    n_rows = min(problem.n_queries, max(_FEWEST_ROWS, min(_MOST_ROWS, int(wanted))))
+    rows = np.sort(problem.rng.choice(problem.n_queries, n_rows, replace=False))
     start = limit.deadline.now()
-    products = kernel.at_queries(rows).product(x).out
-    limit.learn(n_rows * n_keys, limit.deadline.now() - start)
+    products = problem.kernel.at_queries(rows).product(problem.x).out
+    limit.learn(n_rows * problem.n_keys, limit.deadline.now() - start)
     return Probe(rows, products)
 
 
-class _Scheme(NamedTuple):
+class _Known(NamedTuple):
     """Where keys are drawn, and at which rates relative to each other."""
 
     query_blocks: Blocks
     key_tiles: Blocks
     rate: Float64
     found: FoundPairs
-    smooth: SmoothPart | None
+    polynomial: SmoothPart | None
     words: str
 
-    def factor(self, pairs: float, size: Array) -> float:
+    def factor(self, pairs: float, row_norms: Array) -> float:
         """What the rates are multiplied by for about this many pairs, and hardly more."""
         tiles = self.key_tiles
-        mean = np.bincount(tiles.block_of, size, len(tiles.sizes)) / tiles.sizes
+        mean = sums_by_block(row_norms, tiles.block_of, len(tiles.sizes)) / tiles.sizes
         chance = self.rate * mean
         n_pairs = np.outer(self.query_blocks.sizes, tiles.sizes).astype(np.float64)
         low, high = -80.0, 300.0
@@ -102,134 +102,147 @@ class _Scheme(NamedTuple):
         return math.exp(high)
 
 
-def hurried_sample(
-    kernel: KernelMatrix,
-    x: Array,
-    checks: Probe,
-    outcome: Outcome,
-    *,
-    allowed: float,
-    delta: float,
-    limit: Limit,
-    rng: np.random.Generator,
-) -> Sample:
-    """An answer in the time that is left, or soon after; also says in the outcome what it is."""
-    seed = int(rng.integers(2**63))
-    scheme = _scheme(kernel, x, outcome, limit)
-    size = row_lengths(x)
-    outcome.numbers["drawn_by"] = scheme.words
-    n_pairs = len(kernel.queries) * len(kernel.keys)
-    deadline = limit.deadline.keeping(_PER_ENTRY * len(kernel.queries) * x.shape[1])
-    best, draws = outcome.best_effort, None
-    spent = 0.0
-    for stream in range(_ROUNDS):
-        share = _FIRST if draws is None else _LATER
-        pairs = share * max(deadline.left(), 0.0) * limit.rate / _SAMPLED_PAIR
-        if draws is None:
-            pairs = max(pairs, _LEAST_KEYS * len(kernel.queries))
-        elif pairs < _WORTHWHILE * spent or spent >= n_pairs:
-            break
-        factor = scheme.factor(min(pairs, n_pairs), size)
-        start = deadline.now()
+@dataclass(eq=False)
+class _Rounds:
+    """What was drawn so far, round after round."""
+
+    problem: Problem
+    known: _Known
+    deadline: Deadline
+    seed: int
+    draws: Draws | None = None
+    spent: float = 0.0
+
+    def next_pairs(self) -> float | None:
+        """Pairs of the next round; None where it is not worth its overhead."""
+        limit, cost, n_pairs = self.problem.budget.limit, self.problem.cost, self.problem.n_pairs
+        share = _FIRST if self.draws is None else _LATER
+        pairs = share * max(self.deadline.left(), 0.0) * limit.rate / cost.drawn_pair_in_time
+        if self.draws is None:
+            return min(max(pairs, _LEAST_KEYS * self.problem.n_queries), n_pairs)
+        if pairs < _WORTHWHILE * self.spent or self.spent >= n_pairs:
+            return None
+        return min(pairs, n_pairs)
+
+    def draw(self, pairs: float, stream: int) -> None:
+        """One round more; ``OutOfTime`` where it does not end in time."""
+        problem, blocks = self.problem, self.known.query_blocks
+        factor = self.known.factor(pairs, problem.row_norms)
+        start = self.deadline.now()
         # The first round is small, and finished in any case.
-        patient = kernel.checked(None if draws is None else deadline.polled)
+        check = None if self.draws is None else self.deadline.polled
+        patient = replace(problem, kernel=problem.kernel.checked(check))
+        sums = _draw(patient, self.known, factor, self.seed, stream)
+        more = Draws(sums, np.full(len(blocks.sizes), factor))
+        made = int((sums.n_drawn * blocks.sizes).sum())
+        took = self.deadline.now() - start
+        problem.budget.limit.learn(int(problem.cost.drawn_pair_in_time * made), took)
+        self.draws = more if self.draws is None else self.draws.with_more(more, blocks.block_of)
+        self.spent += made
+
+
+def answer_in_time(problem: Problem, checks: Probe, progress: Progress, trace: Trace) -> Result:
+    """An answer in the time that is left, or soon after; its reason says whether it is enough."""
+    seed = int(problem.rng.integers(2**63))
+    known = _known(problem, progress)
+    kept = _PER_ENTRY * problem.n_queries * problem.x.shape[1]
+    rounds = _Rounds(problem, known, problem.budget.limit.deadline.keeping(kept), seed)
+    result: Result | None = None
+    for stream in range(_ROUNDS):
+        pairs = rounds.next_pairs()
+        if pairs is None:
+            break
         try:
-            sums = _draw(patient, x, size, scheme, factor, seed, stream)
+            rounds.draw(pairs, stream)
         except OutOfTime:
             break
-        more = Draws(sums, np.full(len(scheme.query_blocks.sizes), factor))
-        made = int((sums.n_drawn * scheme.query_blocks.sizes).sum())
-        limit.learn(int(_SAMPLED_PAIR * made), deadline.now() - start)
-        draws = more if draws is None else draws.with_more(more, scheme.query_blocks)
-        spent += made
-        sample = _judged(draws.sums, scheme.query_blocks, checks, round(spent), delta)
-        if max(sample.upper, sample.checked) <= allowed:
+        result = _judged(rounds, checks)
+        if result.worst <= problem.budget.squared_error:
             break
-    outcome.numbers |= {"draws": stream + 1, "rows_checked": len(checks.rows)}
-    outcome.pairs += sample.pairs
-    if best is not None and best.upper < sample.upper:
-        sample = replace(best, variance=max(best.variance, best.checked))
-    outcome.stopped = max(sample.upper, sample.checked) > allowed
-    outcome.numbers["share_of_pairs"] = outcome.pairs / n_pairs
-    return sample
+    assert result is not None  # the first round always ends
+    trace.note(drawn_by=known.words, draws=stream + 1, rows_checked=len(checks.rows))
+    trace.pairs += result.pairs
+    best = progress.best
+    if best is not None and best.upper < result.upper:
+        result = replace(best, variance=max(best.variance, best.checked))
+    enough = result.worst <= problem.budget.squared_error
+    reason = "the time was enough to draw keys for the error asked for" if enough else TOO_SHORT
+    return replace(result, reason=reason)
 
 
-def _scheme(kernel: KernelMatrix, x: Array, outcome: Outcome, limit: Limit) -> _Scheme:
+def _known(problem: Problem, progress: Progress) -> _Known:
     """With all that is known; what would take too long to use is left out."""
-    n_queries, (n_keys, n_dims) = len(kernel.queries), kernel.keys.shape
-    same = kernel.queries is kernel.keys
-    found = diagonal(n_keys) if same else FoundPairs.none(n_queries)
-    look: Look | None = outcome.look
-    if look is None:
-        n_rows = max(_ROWS_PER_BLOCK, math.ceil(n_queries / _MOST_BLOCKS))
-        blocks, tiles = norm_order(kernel.geometry, n_rows, max(_KEYS_PER_TILE, n_rows // 2))
-        mean = max(float(row_lengths(x).mean(dtype=np.float64)), np.finfo(np.float32).tiny)
-        rate = np.full((len(blocks.sizes), len(tiles.sizes)), 1 / n_keys / mean)
-        return _Scheme(blocks, tiles, rate, found, None, "the rows of x alone")
+    same = problem.kernel.queries is problem.kernel.keys
+    found = diagonal(problem.n_keys) if same else FoundPairs.none(problem.n_queries)
+    survey = progress.survey
+    if survey is None:
+        blocks, tiles = orders(problem)
+        mean = float(problem.row_norms.mean(dtype=np.float64))
+        mean = max(mean, float(np.finfo(np.float32).tiny))
+        rate = np.full((len(blocks.sizes), len(tiles.sizes)), 1 / problem.n_keys / mean)
+        return _Known(blocks, tiles, rate, found, None, "the rows of x alone")
     words = "pilot rows"
-    if outcome.search is not None:
-        found, words = outcome.search.found, "pilot rows and near pairs"
-    smooth = None
-    forecaster = look.forecaster
-    if look.smooth is not None:
-        # Without the smooth part its forecast would be of the wrong matrix.
-        if limit.allows(smooth_cost(n_queries, n_keys, n_dims) / _FOR_SMOOTH):
-            smooth = look.smooth.of(kernel.geometry, x, look.key_tiles, kernel.backend.n_threads)
-            words += " and a smooth part"
-        else:
-            forecaster = forecaster.without(look.pilot.light, look.pilot.near_square)
+    if progress.search is not None:
+        found, words = progress.search.found, "pilot rows and near pairs"
+    forecaster, polynomial = survey.forecaster, _polynomial(problem, survey)
+    if polynomial is not None:
+        words += " and a polynomial control variate"
+    elif survey.polynomial is not None:
+        # Without the polynomial its forecast would be of the wrong matrix.
+        forecaster = forecaster.without(survey.pilot.light, survey.pilot.near_square)
     rate = forecaster(found).rates.rate
-    return _Scheme(look.query_blocks, look.key_tiles, rate, found, smooth, words)
+    return _Known(survey.query_blocks, survey.key_tiles, rate, found, polynomial, words)
 
 
-def _draw(
-    kernel: KernelMatrix,
-    x: Array,
-    size: Array,
-    scheme: _Scheme,
-    factor: float,
-    seed: int,
-    stream: int,
-) -> SampledSums:
-    rate = np.minimum(factor * scheme.rate, np.finfo(np.float32).max).astype(np.float32)
+def _polynomial(problem: Problem, survey: Survey) -> SmoothPart | None:
+    """The control variate, if there is one and time for it."""
+    if survey.polynomial is None:
+        return None
+    cost = problem.cost.polynomial_cost(problem.n_queries, problem.n_keys, problem.n_dims)
+    if not problem.budget.limit.allows(cost / _FOR_POLYNOMIAL):
+        return None
+    return survey.polynomial.of(problem.kernel, problem.x, survey.key_tiles)
+
+
+def _draw(problem: Problem, known: _Known, factor: float, seed: int, stream: int) -> SampledSums:
+    rate = np.minimum(factor * known.rate, np.finfo(np.float32).max).astype(np.float32)
+    queries, keys = known.query_blocks, known.key_tiles
     plan = DrawPlan(
-        scheme.query_blocks.order,
-        scheme.query_blocks.start,
-        scheme.key_tiles.order,
-        scheme.key_tiles.start,
+        queries.order,
+        queries.start,
+        keys.order,
+        keys.start,
         rate,
-        size,
+        problem.row_norms,
         seed,
         stream,
     )
+    kernel = problem.kernel
     return kernel.backend.sampled_product(
-        kernel.geometry,
-        plan,
-        scheme.found,
-        x,
-        scheme.smooth,
+        kernel.geometry, plan, known.found, problem.x, known.polynomial
     )
 
 
-def _judged(
-    sums: SampledSums, query_blocks: Blocks, checks: Probe, pairs: int, delta: float
-) -> Sample:
-    """The product and its error: what the draws say, or the exact rows if they say more."""
+def _judged(rounds: _Rounds, checks: Probe) -> Result:
+    """The product and its error: what the draws show, or the exact rows if they show more."""
+    assert rounds.draws is not None
+    sums, blocks = rounds.draws.sums, rounds.known.query_blocks
     variance = np.maximum(sums.variance, 0.0)
     kept = float(variance.sum())
-    by_block = np.bincount(query_blocks.block_of, variance, len(query_blocks.sizes))
-    above = spread(np.asarray(by_block, np.float64), delta)
+    by_block = sums_by_block(variance, blocks.block_of, len(blocks.sizes))
+    above = spread(by_block, rounds.problem.budget.delta)
     off = sums.out[checks.rows].astype(np.float64) - checks.products
     checked = len(sums.out) / len(checks.rows) * float(np.square(off).sum())
     y = sums.out.copy()
     y[checks.rows] = checks.products
-    return Sample(
+    return Result(
         y=y,
         variance=max(kept, checked),
         upper=kept * above,
         left_out=0.0,
         checked=checked,
-        pairs=pairs,
-        n_mended=0,
+        pairs=round(rounds.spent),
+        n_recomputed=0,
         exact_rows=checks.rows,
+        reason="",
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from approxkmv.engine.cost import CostModel
 from approxkmv.engine.neighbours.cells import (
     Near,
     Search,
@@ -25,7 +26,6 @@ from approxkmv.engine.neighbours.cells import (
     make_sketches,
     nearest_cells,
 )
-from approxkmv.engine.result import worth_a_look
 from approxkmv.info import Plan
 from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.loops.compiled import Compiled
@@ -154,7 +154,7 @@ def fit_sums(
         return exact
     if rtol == 0:
         return _because(exact, "no error is allowed")
-    if not worth_a_look(len(keys), len(keys), keys.shape[1]):
+    if not CostModel().worth_a_survey(len(keys), *keys.shape):
         return _because(exact, "there are too few keys for a search to pay")
     if kernel.frame.differences:
         return _because(exact, "the keys are too far apart for their cells to be told by products")

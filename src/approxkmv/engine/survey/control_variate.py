@@ -1,4 +1,4 @@
-r"""The smooth part of the kernel, taken out before keys are drawn.
+r"""A polynomial control variate: close to the kernel, and taken out before keys are drawn.
 
 With :math:`z=\langle q,k\rangle/\sigma^2` about the centre of the keys, and u, v half the squared
 norms over :math:`\sigma^2`, a kernel value is :math:`e^{-u-v}e^z`. Where z is small it is close to
@@ -18,7 +18,7 @@ import numpy as np
 
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot
-from approxkmv.loops.compiled import Compiled
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import (
     Array,
     Float32,
@@ -32,9 +32,6 @@ from approxkmv.loops.types import (
 
 # Moments of more dimensions would cost more than the draws they save.
 _MOST_DIMS = 128
-# What the moments of a key and the polynomial of a query cost for each dimension, in pairs. On
-# 65,536 points of 100 dimensions: 0.05 s, as much as 500 pairs of each query.
-_COST = 2.5
 # Blocks, and tiles, that share their coefficients.
 _GROUP = 4
 # What is added to the diagonal of the normal equations, whose entries are 1 there.
@@ -47,8 +44,8 @@ _LEAST, _LARGEST = 1e-12, 1e7
 
 
 @dataclass(frozen=True, eq=False)
-class Smooth:
-    """Coefficients of the smooth part, and what it leaves of the pilot rows."""
+class Polynomial:
+    """Coefficients of the polynomial, and what it leaves of the pilot rows."""
 
     coefficients: Float32  # (n_blocks, n_tiles, 3)
     light: Float64  # (n_rows, n_tiles) sums of (K - C)^2 |x|, without near pairs
@@ -69,19 +66,12 @@ class Smooth:
         value = values.astype(np.float64)
         return value - _at_pairs(self.coefficients[block, tile], geometry, rows, cols, value)
 
-    def of(
-        self, geometry: Geometry, x: Array, key_tiles: Blocks, n_threads: int | None
-    ) -> SmoothPart:
-        """The smooth part of the product with one column."""
+    def of(self, kernel: KernelMatrix, x: Array, key_tiles: Blocks) -> SmoothPart:
+        """Its product with one column."""
         start = np.append(key_tiles.start[:-1:_GROUP], key_tiles.start[-1])
         column = np.ascontiguousarray(x[:, 0])
-        sums = Compiled(n_threads).tile_moments(
-            geometry,
-            key_tiles.order,
-            start,
-            column,
-        )
-        n_sums, n_dims = sums.shape[1], geometry.keys.shape[1]
+        sums = kernel.backend.tile_moments(kernel.geometry, key_tiles.order, start, column)
+        n_sums, n_dims = sums.shape[1], kernel.keys.shape[1]
         g = self.coefficients[::_GROUP, ::_GROUP].astype(sums.dtype)
         # Not a matrix product: the threads of a BLAS would wait for more, and keep a core busy.
         ends = (0, n_sums - 1 - n_dims, n_sums - 1, n_sums)
@@ -94,16 +84,11 @@ class Smooth:
 
 
 def worth_fitting(geometry: Geometry) -> bool:
-    """Whether a smooth part is worth looking for."""
+    """Whether a polynomial is worth looking for."""
     return not geometry.differences and geometry.keys.shape[1] <= _MOST_DIMS
 
 
-def smooth_cost(n_queries: int, n_keys: int, n_dims: int) -> float:
-    """What moments and polynomials cost, in pairs of the exact product."""
-    return _COST * n_dims * (n_queries + n_keys)
-
-
-def fit_smooth(pilot: Pilot, geometry: Geometry) -> Smooth:
+def fit_polynomial(pilot: Pilot, geometry: Geometry) -> Polynomial:
     """Least squares over the pilot rows' light pairs, weighed with |x|.
 
     What is left of a row is told by a fit to every other row: coefficients look better on the rows
@@ -134,7 +119,7 @@ def fit_smooth(pilot: Pilot, geometry: Geometry) -> Smooth:
     of_pairs = coefficients[pilot.block_of[pilot.near_row], tile]
     rows = pilot.rows[pilot.near_row]
     near = np.square(value - _at_pairs(of_pairs, geometry, rows, pilot.near_col, value))
-    return Smooth(
+    return Polynomial(
         coefficients,
         np.ascontiguousarray(light.T),
         float(light.sum()) / max(float(pilot.light.sum()), tiny),

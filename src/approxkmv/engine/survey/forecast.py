@@ -13,19 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.engine.survey.order import Blocks
+from approxkmv.engine.problem import Problem
 from approxkmv.engine.survey.pilot import Pilot, row_squares
 from approxkmv.engine.survey.rates import (
     Entries,
     Rates,
     not_left_to_few,
-    smoothed,
+    pooled,
     solve_rates,
 )
-from approxkmv.loops.types import Array, Float64, FoundPairs
+from approxkmv.loops.types import Float64, FoundPairs
 
-# Sampled pairs cost this much more than exact ones: gathered keys, squares, corrections.
-SAMPLED_PAIR = 1.3
 # Rare pairs may take this share of the error allowed; the pilot sees few of them, hence the factor.
 _MOST_RARE, _RARE_FACTOR = 0.3, 2.0
 _RARE_FROM = (np.inf, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
@@ -42,20 +40,14 @@ class Forecast:
 
 
 class Forecaster:
-    """Forecasts for some columns and one error; ``size`` has the lengths of the rows of x."""
+    """Forecasts for the columns of a problem and one mean squared error, the ``target``."""
 
-    def __init__(
-        self,
-        pilot: Pilot,
-        x: Array,
-        size: Array,
-        query_blocks: Blocks,
-        key_tiles: Blocks,
-        target: float,
-    ) -> None:
+    def __init__(self, problem: Problem, pilot: Pilot, target: float) -> None:
         self.pilot, self.target = pilot, target
-        self.query_blocks, self.key_tiles = query_blocks, key_tiles
-        self.entries = Entries(size, key_tiles)
+        self.query_blocks, self.key_tiles = pilot.query_blocks, pilot.key_tiles
+        self.drawn_pair = problem.cost.drawn_pair
+        size, x = problem.row_norms, problem.x
+        self.entries = Entries(size, self.key_tiles)
         self.light = pilot.per_pair(pilot.light)
         self.size = size[pilot.near_col].astype(np.float64)
         self.weight = pilot.stands_for[pilot.near_row]
@@ -76,7 +68,7 @@ class Forecaster:
     def all_known(self) -> Forecast:
         """As if the search had found every near pair."""
         rates = self._rates(self.light, self.target)
-        return Forecast(rates, SAMPLED_PAIR * rates.pairs, np.inf, 0.0)
+        return Forecast(rates, self.drawn_pair * rates.pairs, np.inf, 0.0)
 
     def __call__(self, found: FoundPairs) -> Forecast:
         """The cheapest way, given what was found."""
@@ -94,7 +86,7 @@ class Forecaster:
             tile = self.key_tiles.block_of[self.pilot.near_col[rare]]
             drawn = np.minimum(1.0, rates.rate[block, tile] * self.size[rare])
             rows = float((self.weight[rare] * drawn).sum())
-            cost = SAMPLED_PAIR * rates.pairs + rows * len(self.key_tiles.order)
+            cost = self.drawn_pair * rates.pairs + rows * len(self.key_tiles.order)
             options.append(Forecast(rates, cost, value, mass))
         return min(options, key=lambda option: option.cost)
 
@@ -105,7 +97,7 @@ class Forecaster:
         return float(self.pilot.stands_for @ squares)
 
     def _rates(self, second_moment: Float64, target: float) -> Rates:
-        moment = smoothed(second_moment)
+        moment = pooled(second_moment)
         of_blocks = self.entries, self.query_blocks, self.key_tiles
         rates = solve_rates(moment, *of_blocks, target)
         return not_left_to_few(rates, moment, *of_blocks, target)

@@ -12,18 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv.engine.statistics import sums_by_block
 from approxkmv.engine.survey.order import Blocks
-from approxkmv.loops.compiled import Compiled
-from approxkmv.loops.types import (
-    Array,
-    Check,
-    Float32,
-    Float64,
-    FoundPairs,
-    Geometry,
-    Index,
-    Index32,
-)
+from approxkmv.kernel.matrix import KernelMatrix
+from approxkmv.loops.types import Array, Float32, Float64, FoundPairs, Index, Index32
 
 # More near pairs than this would cost more to list than they save.
 _MOST_NEAR_PER_ROW = 48
@@ -45,11 +37,16 @@ class Pilot:
     near_square: Float64  # K^2 of each near pair
     threshold: float  # from which value on a pair counts as near
     least_threshold: float  # the same before it was raised because too many pairs were near
-    n_blocks: int
+    query_blocks: Blocks
     key_tiles: Blocks
     symmetric: bool  # the queries are the keys
     products: Float64 | None = None  # (n_rows,) with one column
-    powers: Float64 | None = None  # (n_tiles, n_rows, 8) for `fit_smooth`, without near pairs
+    powers: Float64 | None = None  # (n_tiles, n_rows, 8) for `fit_polynomial`, without near pairs
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks of queries."""
+        return len(self.query_blocks.sizes)
 
     @property
     def apart(self) -> npt.NDArray[np.bool_]:
@@ -105,8 +102,8 @@ class Pilot:
 
 
 def run_pilot(
-    geometry: Geometry,
-    size: Array,
+    kernel: KernelMatrix,
+    row_norms: Array,
     query_blocks: Blocks,
     key_tiles: Blocks,
     *,
@@ -115,81 +112,79 @@ def run_pilot(
     most_near: int | None = _MOST_NEAR_PER_ROW,
     column: Array | None = None,
     rng: np.random.Generator,
-    n_threads: int | None,
-    check: Check = None,
 ) -> Pilot:
     """Evaluate ``rows_per_block`` random rows of every block against all keys.
 
-    ``size`` is |x|, or the lengths of its rows; with ``column``, the only column of x, the products
-    of the rows and what it takes to fit a smooth part are computed, too.
+    ``row_norms`` are the lengths of the rows of x; with ``column``, the only column of x, the
+    products of the rows and what it takes to fit a polynomial are computed, too.
 
     The threshold is raised where more pairs of a row would reach it than ``most_near``.
     """
-    places = np.concatenate(
-        [
-            first + np.sort(rng.choice(n, min(rows_per_block, n), replace=False))
-            for first, n in zip(query_blocks.start[:-1], query_blocks.sizes, strict=True)
-        ]
-    )
-    rows, least_threshold = query_blocks.order[places], threshold
-    order, start = key_tiles.order, key_tiles.start
+    rows, least_threshold = _random_rows(query_blocks, rows_per_block, rng), threshold
     if most_near is not None:
-        some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
-        one_in = max(1, len(order) // _KEYS_FOR_THRESHOLD)
-        probed = order[one_in // 2 :: one_in].copy()
-        parts = np.linspace(0, len(probed), 17).astype(np.int64)
-        seen = Compiled(n_threads).pilot_rows(
-            geometry,
-            some,
-            probed,
-            parts,
-            size,
-            threshold,
-        )
-        threshold = _raised(threshold, seen.near_value, most_near * len(some) // one_in)
-    sums = Compiled(n_threads, check=check).pilot_rows(
-        geometry,
-        rows,
-        order,
-        start,
-        size,
-        threshold,
-        column,
+        threshold = _seldom_reached(kernel, rows, key_tiles, row_norms, threshold, most_near)
+    sums = kernel.backend.pilot_rows(
+        kernel.geometry, rows, key_tiles.order, key_tiles.start, row_norms, threshold, column
     )
     near_row, near_col = sums.near_row.astype(np.int64), sums.near_col.astype(np.int64)
     near_square = sums.near_value.astype(np.float64) ** 2
+    near_weight = row_norms[near_col].astype(np.float64)
     squares = np.ascontiguousarray(sums.squares.T)
     near_sums = np.zeros_like(squares)
-    near_weight = size[near_col].astype(np.float64)
-    tile = key_tiles.block_of[near_col]
-    np.add.at(near_sums, (near_row, tile), near_square * near_weight)
+    np.add.at(near_sums, (near_row, key_tiles.block_of[near_col]), near_square * near_weight)
     block_of = query_blocks.block_of[rows].astype(np.int64)
-    n_blocks = len(query_blocks.sizes)
+    rows_of = np.bincount(block_of, minlength=len(query_blocks.sizes))
     return Pilot(
         rows=rows.astype(np.int64),
         block_of=block_of,
-        stands_for=(query_blocks.sizes / np.bincount(block_of, minlength=n_blocks))[block_of],
+        stands_for=(query_blocks.sizes / rows_of)[block_of],
         # Both sums are rounded: the difference may fall below zero by a rounding error.
         light=np.maximum(squares - near_sums, 0.0),
         near_weight=near_weight,
-        tile_weight=np.asarray(
-            np.bincount(key_tiles.block_of, size, len(key_tiles.sizes)), np.float64
-        ),
+        tile_weight=sums_by_block(row_norms, key_tiles.block_of, len(key_tiles.sizes)),
         near_row=near_row,
         near_col=near_col,
         near_square=near_square,
         threshold=threshold,
         least_threshold=least_threshold,
-        n_blocks=n_blocks,
+        query_blocks=query_blocks,
         key_tiles=key_tiles,
-        symmetric=geometry.queries is geometry.keys,
+        symmetric=kernel.queries is kernel.keys,
         products=sums.products,
         powers=sums.powers,
     )
 
 
+def _random_rows(blocks: Blocks, rows_per_block: int, rng: np.random.Generator) -> Index32:
+    """Rows of each block, by original number, in the order of the block."""
+    places = [
+        first + np.sort(rng.choice(n, min(rows_per_block, n), replace=False))
+        for first, n in zip(blocks.start[:-1], blocks.sizes, strict=True)
+    ]
+    return np.asarray(blocks.order[np.concatenate(places)])
+
+
+def _seldom_reached(
+    kernel: KernelMatrix,
+    rows: Index32,
+    key_tiles: Blocks,
+    row_norms: Array,
+    threshold: float,
+    most_near: int,
+) -> float:
+    """The threshold, or one that at most ``most_near`` pairs of a row reach: tried on some keys."""
+    order = key_tiles.order
+    some = rows[:: max(1, len(rows) // _ROWS_FOR_THRESHOLD)].copy()
+    one_in = max(1, len(order) // _KEYS_FOR_THRESHOLD)
+    probed = order[one_in // 2 :: one_in].copy()
+    parts = np.linspace(0, len(probed), 17).astype(np.int64)
+    backend = kernel.checked(None).backend
+    seen = backend.pilot_rows(kernel.geometry, some, probed, parts, row_norms, threshold)
+    return _raised(threshold, seen.near_value, most_near * len(some) // one_in)
+
+
 def _raised(threshold: float, near: Float32, most: int) -> float:
-    """The threshold, or a higher one that at most so many values reach."""
+    """The threshold, or a higher one that at most ``most`` values reach."""
     if len(near) <= most:
         return threshold
     threshold = float(np.partition(near, len(near) - most)[-most])

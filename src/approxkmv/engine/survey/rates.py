@@ -32,7 +32,7 @@ _NEVER_LEFT = 0.1
 _BIN = 0.05  # of the logarithm of a rate, when rates are solved for
 
 
-def smoothed(second_moment: Float64) -> Float64:
+def pooled(second_moment: Float64) -> Float64:
     """Second moments per pair, pooled over neighbouring tiles, with a floor."""
     narrow, wide = (
         moving_mean(moving_mean(second_moment, width), width, axis=1) for width in (_NARROW, _WIDE)

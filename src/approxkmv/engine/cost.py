@@ -1,0 +1,79 @@
+"""What everything costs: one model, handed in as an argument.
+
+The unit is one pair of the exact product of the same points on the same machine, in which a saving
+shows. The numbers are ratios of times, so most of them hardly depend on the machine. They were
+measured with two threads on AMD EPYC processors with AVX-512 (``python -m benchmarks.costs`` prints
+what they are on another one), and decide what is done, never whether the answer is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Costs in pairs of the exact product, unless another unit is named.
+
+    Searching is measured in 64 dimensions; :meth:`pairs_of_64` converts.
+    """
+
+    # Multiply-adds below which the exact product takes less time than a survey. Products of
+    # 32,768 x 32,768 x 32 points take 0.1 s; a factor of 2 either way costs at most 5 ms.
+    smallest_work: float = 6e10
+    # What a pair costs beyond its coordinates (exponential, sums), in multiply-adds of coordinates.
+    # Within 20 to 28 for 2 to 800 dimensions.
+    pair_overhead: float = 24.0
+    # A pair of a pilot row: looked at for near pairs, squared and summed by tile. 2.1 to 2.4 with
+    # one column.
+    pilot_pair: float = 2.2
+    # A drawn pair: gathered keys, squares, corrections for found pairs. 1.2 to 1.4.
+    drawn_pair: float = 1.3
+    # The same in short rounds, for answers within a time.
+    drawn_pair_in_time: float = 1.4
+    # A pair computed in double precision by differences, to measure rounding.
+    double_pair: float = 6.0
+    # A search for near pairs, for each query and in all: in 0 dimensions, more for each dimension,
+    # among 2^15 keys, growing with a power of their number. 2,700 to 5,900 pairs in 64 and 100
+    # dimensions, 2,600 to 7,800 in 784 (``python -m benchmarks.prediction``).
+    search: float = 4000.0
+    search_per_dim: float = 4.0
+    search_keys: float = 2.0**15
+    search_growth: float = 0.4
+    # How many times the draws exceed those needed if all near pairs were known: 1.1 to 3.4.
+    draws_after_search: float = 1.5
+    # A tiling, for each point: cutting, verifying, merging; and for each sketch compared.
+    tiling: float = 500.0
+    sketched_pair: float = 0.2
+    # Expanding found pairs to neighbours of neighbours, for each query; the same from the key side
+    # for keys that few queries have found (690 and 200 with 32,768 keys in clusters of 16, 1,400
+    # and 530 with 262,144); and a search for points that are isolated after that.
+    neighbours: float = 700.0
+    keys_expanded: float = 300.0
+    isolated: float = 600.0
+    # Moments of keys and the polynomial of a query, for each of both and each dimension: 0.05 s for
+    # 65,536 points of 100 dimensions.
+    polynomial_per_dim: float = 2.5
+    # Principal coordinates and trial draws of the surrogate, for each query; a pair drawn with it
+    # and computed in full; what a pair of the surrogate costs beyond its coordinates, in
+    # multiply-adds.
+    surrogate: float = 900.0
+    surrogate_full_pair: float = 8.0
+    surrogate_overhead: float = 14.0
+
+    def worth_a_survey(self, n_queries: int, n_keys: int, n_dims: int) -> bool:
+        """Whether the exact product takes longer than finding out about the data."""
+        return n_queries * n_keys * (n_dims + self.pair_overhead) >= self.smallest_work
+
+    def pairs_of_64(self, n_dims: int) -> float:
+        """Pairs of this dimension that cost as much as one of 64 dimensions."""
+        return (64 + self.pair_overhead) / (n_dims + self.pair_overhead)
+
+    def search_cost(self, n_queries: int, n_keys: int, n_dims: int) -> float:
+        """What finding near pairs usually costs in all."""
+        each = self.search + self.search_per_dim * n_dims
+        return float(n_queries * each * (n_keys / self.search_keys) ** self.search_growth)
+
+    def polynomial_cost(self, n_queries: int, n_keys: int, n_dims: int) -> float:
+        """What the product of a polynomial control variate costs."""
+        return self.polynomial_per_dim * n_dims * (n_queries + n_keys)

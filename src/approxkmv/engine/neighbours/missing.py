@@ -1,0 +1,87 @@
+"""Squared error of the near pairs that were not found, estimated by one tiling more."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from approxkmv.engine.neighbours.search import Search, cell_depth
+from approxkmv.engine.problem import Problem
+from approxkmv.engine.statistics import sums_by_block
+from approxkmv.engine.survey.control_variate import Polynomial
+from approxkmv.engine.survey.pilot import row_squares
+from approxkmv.loops.types import Array, Float64, NewPairs
+
+# One query in this many is checked; all of them if there are few.
+_CHECKED, _CHECKED_ALL = 4, 16_384
+# Draws of a smaller probability may miss a pair without a trace.
+_SELDOM = 0.1
+
+
+class Missing(NamedTuple):
+    """Squared error of what was not found."""
+
+    expected: float
+    at_most: float
+
+
+def check_missing(
+    search: Search, problem: Problem, rate: Float64, polynomial: Polynomial | None
+) -> Missing:
+    """Squared error of leaving out the near pairs not found, or what the polynomial leaves of them.
+
+    A tiling more, for one query in a few: it shows a near pair with the probability p with
+    which the first one showed the pairs now known, so that for each new pair there are
+    (1 - p) / p that stay unseen. Pairs of one query are added with their signs first. Pairs
+    that the rates draw often enough show in the variance, and do not count here. What the tiling
+    meets is found from then on.
+
+    To have met none does not mean there is none. The estimate reckons with half a pair more
+    than was met, the mean of a rate whose count is known; the limit reckons with one more, and
+    with one value just below the threshold in every row for which the pilot cannot exclude it.
+    """
+    pilot, row_norms = search.pilot, problem.row_norms
+    n_queries = problem.n_queries
+    one_in = 1 if n_queries <= _CHECKED_ALL else _CHECKED
+    met = _one_tiling_more(search, one_in)
+    rows, cols, values = met
+    search.add(met)
+    block, tile = pilot.query_blocks.block_of[rows], pilot.key_tiles.block_of[cols]
+    left: Array = values
+    near_square = pilot.near_square
+    if polynomial is not None:
+        left = polynomial.left_of(problem.kernel.geometry, block, tile, (rows, cols, values))
+        near_square = polynomial.near_square
+    seldom = rate[block, tile] * row_norms[cols] < _SELDOM
+    lacking = row_squares(rows[seldom], left[seldom], problem.x[cols[seldom]], n_queries)
+    p = _share_shown(search)
+    factor = one_in * (1 - p) / p
+    share = _drawn_seldom(search, row_norms, rate)
+    one_pair = share * factor * pilot.square_of_a_pair(row_norms, near_square)
+    expected = factor * float(lacking.sum()) + 0.5 * one_pair
+    below = share * pilot.unseen_below(row_norms)
+    return Missing(expected, expected + 0.5 * one_pair + below)
+
+
+def _one_tiling_more(search: Search, one_in: int) -> NewPairs:
+    """New pairs of some queries."""
+    queries, keys = search.everywhere
+    some = queries[int(search.rng.integers(one_in)) :: one_in].copy()
+    return search.in_cells(search.sketches(some, keys), cell_depth(len(keys)))
+
+
+def _share_shown(search: Search) -> float:
+    """Share of the near pairs that one tiling shows."""
+    known = search.known_squares()
+    if known > 0 and search.n_tilings > 0:
+        return min(0.9, max(0.05, search.first_squares / known))
+    return 0.5
+
+
+def _drawn_seldom(search: Search, row_norms: Array, rate: Float64) -> float:
+    """Share of all pairs that the draws do not show."""
+    tiles, sizes = search.pilot.key_tiles, search.pilot.query_blocks.sizes
+    mean_norm = sums_by_block(row_norms, tiles.block_of, len(tiles.sizes)) / tiles.sizes
+    n_pairs = np.outer(sizes, tiles.sizes)
+    return float(n_pairs[rate * mean_norm < _SELDOM].sum() / n_pairs.sum())

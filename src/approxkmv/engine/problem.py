@@ -1,0 +1,101 @@
+"""What is asked for: a matrix, what it is multiplied with, an error, a time; all of it fixed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from approxkmv._deadline import Deadline, OutOfTime
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.policy import Policy
+from approxkmv.kernel.matrix import KernelMatrix
+from approxkmv.loops.types import Array
+
+
+class Limit:
+    """Seconds that may pass, counted in pairs as soon as a rate of pairs is known."""
+
+    def __init__(self, deadline: Deadline | None = None) -> None:
+        self.deadline = deadline or Deadline()
+        self.rate = math.inf  # pairs a second
+
+    def learn(self, pairs: int, seconds: float) -> None:
+        """A number of pairs took this long."""
+        self.rate = pairs / max(seconds, 1e-9)
+
+    def pairs_left(self) -> float:
+        """Pairs that can still be computed; the smallest number of draws is always allowed."""
+        return max(self.deadline.left() * self.rate, 1.0) if self.deadline else math.inf
+
+    def allows(self, pairs: float) -> bool:
+        """Whether there is time for this many pairs."""
+        return pairs <= self.pairs_left()
+
+    def needs(self, pairs: float) -> None:
+        """Raise :class:`OutOfTime` if what comes next is not expected to fit."""
+        if not self.allows(pairs):
+            raise OutOfTime
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """The squared error that may be made, how surely, and the time and memory it may take."""
+
+    squared_error: float  # summed over the rows of the answer
+    delta: float
+    limit: Limit = field(default_factory=Limit)
+    max_bytes: float = math.inf  # kernel values kept between products
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The product of a kernel matrix with one column or several."""
+
+    kernel: KernelMatrix
+    x: Array  # (n_keys, n_columns)
+    budget: Budget
+    rng: np.random.Generator
+    cost: CostModel = field(default_factory=CostModel)
+    policy: Policy = field(default_factory=Policy)
+
+    @cached_property
+    def row_norms(self) -> Array:
+        """Lengths of the rows of x, in its own type."""
+        return row_norms(self.x)
+
+    @property
+    def n_queries(self) -> int:
+        """Number of queries."""
+        return len(self.kernel.queries)
+
+    @property
+    def n_keys(self) -> int:
+        """Number of keys."""
+        return len(self.kernel.keys)
+
+    @property
+    def n_dims(self) -> int:
+        """Number of coordinates."""
+        return int(self.kernel.keys.shape[1])
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of the exact product."""
+        return self.n_queries * self.n_keys
+
+    @cached_property
+    def eps(self) -> float:
+        """The error that may be made, relative to the length of x."""
+        square = float(np.square(self.row_norms, dtype=np.float64).sum())
+        return math.sqrt(self.budget.squared_error / square) if square > 0 else 0.0
+
+
+def row_norms(x: Array) -> Array:
+    """Lengths of the rows of x, in its own type."""
+    if x.shape[1] == 1:
+        return np.asarray(np.abs(x[:, 0]))
+    lengths = np.sqrt(np.square(x, dtype=np.float64).sum(axis=1))
+    return np.asarray(lengths.astype(x.dtype))

@@ -1,0 +1,111 @@
+"""Reports of products: the one place where a ``ProductInfo`` is made."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from approxkmv._threads import default_threads
+from approxkmv.engine.problem import Limit
+from approxkmv.engine.request import Request, Scaled
+from approxkmv.engine.result import Result
+from approxkmv.engine.trace import Trace
+from approxkmv.info import Plan, ProductInfo
+from approxkmv.kernel.matrix import KernelMatrix
+from approxkmv.kernel.rounding import (
+    CHECKED_ROWS,
+    frobenius,
+    measured_error,
+    measured_rounding,
+    rounding_bound,
+)
+from approxkmv.loops import compiled
+from approxkmv.loops.types import Array, TileSums
+
+
+def kernel_numbers(kernel: KernelMatrix) -> dict[str, object]:
+    """The choices made for a kernel matrix."""
+    frame = kernel.frame
+    return {
+        "form": "squared differences" if frame.differences else "inner products",
+        "key_radius_in_bandwidths": round(frame.radius, 3),
+        "dtype": str(kernel.keys.dtype),
+        "isa": compiled.ISA,
+        "n_threads": kernel.backend.n_threads or default_threads(),
+    }
+
+
+def exact_info(
+    request: Request, trace: Trace, reason: str, y: Array, sums: TileSums, exponent: int
+) -> ProductInfo:
+    """The report of an exact product; ``exponent`` scales x to at most 1."""
+    kernel = request.kernel
+    plan = Plan("exact", reason, kernel_numbers(kernel) | trace.numbers)
+    pairs = trace.pairs + request.n_pairs
+    if not request.report:
+        return ProductInfo(
+            "exact", plan, None, None, 1.0, pairs, request.n_pairs, trace.seconds, None
+        )
+    # In double precision and scaled by a power of two: no norm overflows or underflows.
+    unit_x, unit_y = (
+        np.ldexp(a[:, None] if a.ndim == 1 else a, -exponent, dtype=np.float64)
+        for a in (request.x, y)
+    )
+    x_norm = frobenius(unit_x)
+    error = measured_error(kernel, unit_x, unit_y, request.rng)
+    assert sums.totals is not None
+    bound = rounding_bound(kernel, float(sums.totals.sum(dtype=np.float64)))
+    trace.lap("report")
+    return ProductInfo(
+        "exact",
+        plan,
+        error_estimate=relative(error, x_norm),
+        error_bound=bound,
+        confidence=1.0,
+        pairs=pairs,
+        pairs_exact=request.n_pairs,
+        seconds=trace.seconds,
+        product_norm=relative(frobenius(unit_y), x_norm),
+    )
+
+
+def sampled_info(
+    request: Request, scaled: Scaled, result: Result, limit: Limit, trace: Trace
+) -> ProductInfo:
+    """The report of a product with an error."""
+    rounding = _rounding(request, scaled, result, limit)
+    trace.lap("report")
+    x_norm = scaled.x_norm or 1.0
+    trace.note(
+        error_upper_limit=math.sqrt(result.upper) / x_norm,
+        error_on_pilot_rows=math.sqrt(result.checked) / x_norm,
+        share_of_pairs=trace.pairs / request.n_pairs,
+    )
+    numbers = kernel_numbers(scaled.kernel) | trace.numbers
+    # Markov's inequality for the squared error, whose mean is estimated from above.
+    bound = math.sqrt((result.worst + rounding**2) / request.delta)
+    return ProductInfo(
+        "sampled",
+        Plan("sampled", result.reason, numbers),
+        error_estimate=math.hypot(math.sqrt(result.variance), rounding) / x_norm,
+        error_bound=bound / x_norm,
+        confidence=1 - request.delta,
+        pairs=trace.pairs,
+        pairs_exact=request.n_pairs,
+        seconds=trace.seconds,
+        product_norm=frobenius(result.y) / x_norm,
+    )
+
+
+def _rounding(request: Request, scaled: Scaled, result: Result, limit: Limit) -> float:
+    """What rounding adds to the error: what is drawn is rounded like what is computed exactly."""
+    n_rows = min(CHECKED_ROWS, len(result.exact_rows))
+    in_time = limit.allows(request.cost.double_pair * n_rows * len(request.keys))
+    rows = result.exact_rows if in_time else result.exact_rows[:0]
+    return measured_rounding(scaled.kernel.checked(None), scaled.columns, result.y, rows)
+
+
+def relative(length: float, to: float) -> float:
+    """Quotient of two lengths, and 0 for the zero vector, whose product is exactly 0."""
+    return length / to if to > 0 else (0.0 if length == 0 else math.inf)
