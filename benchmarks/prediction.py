@@ -23,6 +23,7 @@ from approxkmv import matvec
 from approxkmv._table import table
 from approxkmv.diagnosis.predict import TOLERANCES
 from approxkmv.engine.planner import predicted
+from approxkmv.engine.problem import Budget, Problem
 from approxkmv.experiments.timing import interleaved, ratio
 from approxkmv.kernel.matrix import prepare
 from approxkmv.loops.compiled import Compiled
@@ -88,14 +89,15 @@ def run_case(name: str, args: argparse.Namespace) -> Report:
     kernel = prepare(*data, backend=Compiled(args.threads))
     # Not the engine's own random numbers: the prediction has a pilot of its own.
     rng = np.random.default_rng(args.seed + 1)
-    predictions = predicted(kernel, data.bandwidth, x[:, None], TOLERANCES, rng)
+    budget = Budget(float(n), 0.05)  # of x = 1: an error of |x|
+    predictions = predicted(Problem(kernel, x[:, None], budget, rng), TOLERANCES)
     report = Report(name, n, data.keys.shape[1], exact.seconds)
     for (eps, prediction), timing in zip(predictions.items(), timings.values(), strict=True):
         y, info = timing.result
         # Stages have wall times: their shares are taken of the CPU time.
         search = sum(info.seconds.get(stage, 0.0) for stage in SEARCH)
         share = search / max(sum(info.seconds.values()), 1e-9)
-        few = "few coordinates" in info.plan.reason
+        few = "coordinates" in info.plan.numbers
         method = "few coordinates" if few else "drawing keys"
         report.rows.append(
             {

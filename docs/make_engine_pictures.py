@@ -20,62 +20,77 @@ from PIL import Image
 
 import approxkmv as akmv
 from approxkmv.datasets import clusters, vectors
-from approxkmv.engine import planner
+from approxkmv.engine.neighbours.expand import expand
+from approxkmv.engine.neighbours.isolated import search_isolated
+from approxkmv.engine.neighbours.schedule import NearSearch, search_near_pairs
 from approxkmv.engine.neighbours.search import Search
-from approxkmv.engine.planner import Study
-from approxkmv.engine.result import Clock, Outcome
-from approxkmv.engine.survey.control_variate import fit_smooth
+from approxkmv.engine.policy import Shape
+from approxkmv.engine.problem import Budget, Problem
+from approxkmv.engine.survey.control_variate import fit_polynomial
 from approxkmv.engine.survey.forecast import Forecaster
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
-from approxkmv.engine.survey.rates import smoothed, solve_rates
+from approxkmv.engine.survey.rates import pooled, solve_rates
+from approxkmv.engine.survey.survey import Survey, make_survey
+from approxkmv.engine.trace import Trace
 from approxkmv.kernel.matrix import KernelMatrix, gaussian_kernel, prepare
 
 OUT = Path(__file__).parent / "_static"
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#767676"
 N, SEED, EPS = 32_768, 0, 0.1
-ROWS_PER_BLOCK, KEYS_PER_TILE = planner._ROWS_PER_BLOCK, planner._KEYS_PER_TILE
+SHAPE = Shape()
 
 
 @dataclass(frozen=True)
 class Stages:
     """One problem, and what the engine learns about it before it draws."""
 
-    kernel: KernelMatrix
-    bandwidth: float
-    x: np.ndarray
-    study: Study
+    problem: Problem
+    survey: Survey
+    near: NearSearch
+
+    @property
+    def kernel(self) -> KernelMatrix:
+        return self.problem.kernel
+
+    @property
+    def bandwidth(self) -> float:
+        return self.kernel.bandwidth
+
+    @property
+    def x(self) -> np.ndarray:
+        return self.problem.x[:, 0]
 
     @property
     def pilot(self) -> Pilot:
-        return self.study.pilot
+        return self.survey.pilot
 
     @property
     def query_blocks(self) -> Blocks:
-        return self.study.query_blocks
+        return self.survey.query_blocks
 
     @property
     def key_tiles(self) -> Blocks:
-        return self.study.key_tiles
+        return self.survey.key_tiles
 
     def new_search(self) -> Search:
-        blocks = self.query_blocks, self.key_tiles
-        rng = np.random.default_rng(SEED)
-        return Search(self.kernel.geometry, self.bandwidth, self.pilot, *blocks, rng, None)
+        return Search(self.kernel, self.pilot, np.random.default_rng(SEED))
+
+
+def problem_of(kernel: KernelMatrix, x: np.ndarray, eps: float) -> Problem:
+    budget = Budget(eps**2 * float(x @ x), 0.05)
+    return Problem(kernel, x[:, None], budget, np.random.default_rng(SEED))
 
 
 def first_stages() -> Stages:
     queries, keys, bandwidth = clusters(N, 64, rng=SEED)
-    x = vectors(N, SEED)["gauss"]
     kernel = prepare(queries, keys, bandwidth)
-    outcome = Outcome("")
-    rng, clock = np.random.default_rng(SEED), Clock(outcome.seconds)
-    study = planner.study(
-        kernel, bandwidth, x[:, None], eps=EPS, rng=rng, outcome=outcome, clock=clock
-    )
-    assert study is not None
-    print(f"study: bandwidth {bandwidth:.3f}, {outcome.numbers}")
-    return Stages(kernel, bandwidth, x, study)
+    problem, trace = problem_of(kernel, vectors(N, SEED)["gauss"], EPS), Trace()
+    survey = make_survey(problem, trace, one_shot=False)
+    search = Search(kernel, survey.pilot, problem.rng)
+    near = search_near_pairs(problem, survey, search, trace)
+    print(f"survey: bandwidth {bandwidth:.3f}, {trace.numbers}")
+    return Stages(problem, survey, near)
 
 
 def save(figure: plt.Figure, name: str) -> None:
@@ -120,11 +135,13 @@ def draw_order(s: Stages) -> None:
         (s.query_blocks.order, s.key_tiles.order),
     ):
         means = []
-        for start in range(0, N, ROWS_PER_BLOCK):
-            rows = rng.choice(query_order[start : start + ROWS_PER_BLOCK], some, replace=False)
+        for start in range(0, N, SHAPE.rows_per_block):
+            rows = rng.choice(
+                query_order[start : start + SHAPE.rows_per_block], some, replace=False
+            )
             K = gaussian_kernel(s.kernel.queries[rows], s.kernel.keys[key_order], s.bandwidth)
             K[s.pilot.threshold <= K] = 0  # near pairs are searched for, not drawn
-            means.append((K**2).reshape(some, -1, KEYS_PER_TILE).mean(axis=(0, 2)))
+            means.append((K**2).reshape(some, -1, SHAPE.keys_per_tile).mean(axis=(0, 2)))
         maps.append(np.array(means))
     norm = LogNorm(maps[1].min(), maps[1].max())
     heat(before, maps[0], "In the order of the data", norm, "")
@@ -150,12 +167,12 @@ def draw_order(s: Stages) -> None:
 def draw_rates(s: Stages) -> None:
     """Second moments of the pilot, pooled; and the shares of keys that are drawn."""
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.1), layout="constrained")
-    forecast = s.study.forecast
-    common = s.pilot.missed(s.study.search.found) & (s.pilot.near_square < forecast.rare_from**2)
-    raw = s.pilot.per_pair(s.pilot.light + s.pilot.near_sums(common))
-    pooled = smoothed(raw)
-    title = f"Pilot: mean $K^2$ of {planner._PILOT_ROWS} rows"
-    limits = LogNorm(max(raw[raw > 0].min(), pooled.min() / 3), raw.max())
+    forecast, squares = s.near.forecast, s.pilot.near_square
+    common = s.pilot.missed(s.near.search.found) & (squares < forecast.rare_from**2)
+    raw = s.pilot.per_pair(s.pilot.light + s.pilot.near_sums(common, squares))
+    moment = pooled(raw)
+    title = f"Pilot: mean $K^2$ of {SHAPE.pilot_rows} rows"
+    limits = LogNorm(max(raw[raw > 0].min(), moment.min() / 3), raw.max())
     heat(
         axes[0],
         np.maximum(raw, limits.vmin),
@@ -163,7 +180,7 @@ def draw_rates(s: Stages) -> None:
         limits,
         "",
     )
-    heat(axes[1], pooled, "Pooled over neighbours: $V_{ab}$", limits, "")
+    heat(axes[1], moment, "Pooled over neighbours: $V_{ab}$", limits, "")
     rates = forecast.rates
     size = np.abs(s.x[s.key_tiles.order])
     drawn = np.array(
@@ -184,7 +201,7 @@ def draw_rates(s: Stages) -> None:
     )
     flat = solve_rates(
         np.full_like(raw, raw.mean()),
-        s.study.forecaster.entries,
+        s.survey.forecaster.entries,
         s.query_blocks,
         s.key_tiles,
         rates.variance.sum(),
@@ -196,22 +213,22 @@ def draw_rates(s: Stages) -> None:
 def draw_near(s: Stages) -> None:
     """Near pairs found, and pairs needed, round by round, with and without the steps after."""
     figure, (recall, cost) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
-    forecaster = s.study.forecaster
+    forecaster = s.survey.forecaster
     mass, apart = s.pilot.near_square, s.pilot.apart
     print(f"near: {apart.sum() / len(s.pilot.rows):.1f} near pairs in a pilot row")
     for steps, colour, name in (
         (0, GREY, "tilings alone"),
         (1, ORANGE, "and neighbours"),
-        (2, BLUE, "and lone points"),
+        (2, BLUE, "and isolated points"),
     ):
         search = s.new_search()
         counts, missed, forecasts = [0], [1.0], [forecaster(search.found)]
         for n_tilings in (3, 1, 2, 2, 2, 2):
             search.tilings(n_tilings, *search.everywhere)
             if steps >= 2 and len(counts) == 1:
-                search.lone()
+                search_isolated(search)
             if steps >= 1:
-                search.neighbours()
+                expand(search)
             counts.append(search.n_tilings)
             missed.append(float(mass[s.pilot.missed(search.found)].sum() / mass.sum()))
             forecasts.append(forecaster(search.found))
@@ -246,19 +263,18 @@ def draw_smooth(s: Stages) -> None:
     costs = []
     for eps in (0.3, 0.1, 0.03):
         pilot = run_pilot(
-            s.kernel.geometry,
+            s.kernel,
             np.abs(s.x),
             s.query_blocks,
             s.key_tiles,
-            rows_per_block=planner._PILOT_ROWS,
-            threshold=planner._NEAR * eps / np.sqrt(N),
+            rows_per_block=SHAPE.pilot_rows,
+            threshold=SHAPE.near * eps / np.sqrt(N),
             column=s.x,
             rng=np.random.default_rng(SEED),
-            n_threads=None,
         )
-        part = fit_smooth(pilot, s.kernel.geometry)
-        target = planner._AIM * eps**2 * float(s.x @ s.x)
-        whole = Forecaster(pilot, s.x[:, None], np.abs(s.x), s.query_blocks, s.key_tiles, target)
+        part = fit_polynomial(pilot, s.kernel.geometry)
+        problem = problem_of(s.kernel, s.x, eps)
+        whole = Forecaster(problem, pilot, SHAPE.aim * problem.budget.squared_error)
         forecasters = whole, whole.without(part.light, part.near_square)
         costs.append([100 * f.all_known().cost / N**2 for f in forecasters])
         print(f"smooth: eps {eps:g}, cost {costs[-1]} % of n², squares left {part.left:.3f}")
@@ -284,7 +300,7 @@ def draw_smooth(s: Stages) -> None:
     for shift, colour, name, values in zip(
         (-0.2, 0.2),
         (GREY, BLUE),
-        ("kernel", "without its smooth part"),
+        ("kernel", "without the polynomial"),
         zip(*costs, strict=True),
         strict=True,
     ):
@@ -355,7 +371,7 @@ def error_runs(
             print(
                 f"  eps {eps:g}: {info.method}, pairs {share:.1%}, error {true:.3f}, "
                 f"estimate {info.error_estimate:.3f}, draws {info.plan.numbers.get('draws')}, "
-                f"mended rows {info.plan.numbers.get('mended_rows')}"
+                f"rows recomputed {info.plan.numbers.get('rows_recomputed')}"
             )
             if info.method == "sampled":
                 runs.append((eps, share, true, info.error_estimate))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from approxkmv.engine.cost import CostModel
 from approxkmv.loops import compiled
 
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
@@ -59,6 +60,12 @@ def isa(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
 def dtype(request: pytest.FixtureRequest) -> np.dtype[np.floating]:
     return np.dtype(request.param)
+
+
+@pytest.fixture
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no product be too small for a survey, so that tests are quick."""
+    monkeypatch.setattr(CostModel, "worth_a_survey", lambda *_: True)
 
 
 @pytest.fixture

@@ -14,11 +14,15 @@ from scipy.stats import binom
 
 import approxkmv as akmv
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv.engine.result import Limit, Outcome
-from approxkmv.engine.schemes.in_time import hurried_sample, probe
-from approxkmv.kernel.matrix import prepare
+from approxkmv.engine.problem import Budget, Limit, Problem
+from approxkmv.engine.products import product
+from approxkmv.engine.progress import Progress
+from approxkmv.engine.request import Request, Tolerance
+from approxkmv.engine.result import Result
+from approxkmv.engine.schemes.in_time import TOO_SHORT, answer_in_time, probe
+from approxkmv.engine.trace import Trace
+from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.loops.compiled import Compiled
-from approxkmv.product import Tolerance, _hurried_product
 
 
 def stops_after(n_looks: int) -> Callable[[], float]:
@@ -91,7 +95,7 @@ def test_compiled_loops_end_when_the_check_raises(n_threads: int) -> None:
     x = np.ones((len(points), 1), np.float32)
     start = time.thread_time()
     with pytest.raises(OutOfTime):
-        kernel.__class__(**{**vars(kernel), "check": stop_now}).product(x)
+        kernel.checked(stop_now).product(x)
     stopped = time.thread_time() - start
     start = time.thread_time()
     kernel.product(x)
@@ -113,25 +117,37 @@ def test_an_answer_whenever_the_time_ends(n_looks: int, eps: float) -> None:
     """Between any two stages: there is an answer, and its bound holds."""
     data = clustered(8192)
     x = vector("gauss", data)
-    y, info, outcome = _hurried_product(
+    request = Request(
         data.queries,
         data.keys,
         x,
         data.bandwidth,
-        (data.queries, data.keys, data.bandwidth),
-        Tolerance(eps, None),
+        Tolerance(eps),
         0.05,
-        Deadline(1.0, now=stops_after(n_looks)),
         np.random.default_rng(n_looks),
-        None,
-        True,
+        deadline=Deadline(1.0, now=stops_after(n_looks)),
+        report=True,
     )
+    assert request.needs_a_clock
+    y, info, too_late = product(request)
     error = np.linalg.norm(y - data.exact(x)) / np.linalg.norm(x)
     assert info.error_bound is not None
     assert info.error_estimate is not None
     assert error <= info.error_bound
-    assert outcome.stopped or info.error_estimate <= eps
-    assert not outcome.stopped or "drawn_by" in info.plan.numbers
+    assert too_late or info.error_estimate <= eps
+    assert not too_late or "drawn_by" in info.plan.numbers
+
+
+def in_time(kernel: KernelMatrix, x: np.ndarray, deadline: Deadline, seed: int) -> Result:
+    """An answer to a product of which nothing is known."""
+    budget = Budget(0.0, 0.05, Limit(deadline))
+    problem = Problem(kernel, x, budget, np.random.default_rng(seed))
+    trace = Trace()
+    result = answer_in_time(problem, probe(problem), Progress(), trace)
+    assert result.reason == TOO_SHORT
+    assert trace.numbers["drawn_by"] == "the rows of x alone"
+    assert trace.pairs == result.pairs
+    return result
 
 
 @pytest.mark.parametrize("kind", ["gauss", "ones"])
@@ -145,20 +161,12 @@ def test_answers_without_time_are_unbiased_and_know_their_error(kind: str, colum
     kernel = prepare(data.queries, data.keys, data.bandwidth)
     total, squares, estimates, violations = np.zeros_like(exact), [], [], 0
     for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        limit = Limit(Deadline(1e-6))
-        checks = probe(kernel, x, limit, rng)
-        outcome = Outcome("")
-        sample = hurried_sample(
-            kernel, x, checks, outcome, allowed=0.0, delta=delta, limit=limit, rng=rng
-        )
-        total += sample.y
-        squares.append(float(np.square(sample.y.astype(np.float64) - exact).sum()))
-        estimates.append(sample.variance)
-        violations += squares[-1] > max(sample.upper, sample.checked) / delta
-        assert outcome.stopped
-        assert outcome.numbers["drawn_by"] == "the rows of x alone"
-        assert outcome.pairs < 0.1 * data.queries.shape[0] * data.keys.shape[0]
+        result = in_time(kernel, x, Deadline(1e-6), seed)
+        total += result.y
+        squares.append(float(np.square(result.y.astype(np.float64) - exact).sum()))
+        estimates.append(result.variance)
+        violations += squares[-1] > result.worst / delta
+        assert result.pairs < 0.1 * data.queries.shape[0] * data.keys.shape[0]
     of_mean = float(np.square(total / seeds - exact).sum()) * seeds
     assert 0.7 < of_mean / np.mean(squares) < 1.4
     # The larger of two estimates: somewhat too large on average.
@@ -171,22 +179,10 @@ def test_time_makes_answers_better() -> None:
     data = clustered(8192)
     x = vector("gauss", data)
     kernel = prepare(data.queries, data.keys, data.bandwidth)
-    errors = []
-    for seconds in (1e-3, 10.0):
-        rng = np.random.default_rng(0)
-        limit = Limit(Deadline(seconds, now=ticking(1e-2)))
-        checks = probe(kernel, x[:, None], limit, rng)
-        sample = hurried_sample(
-            kernel,
-            x[:, None],
-            checks,
-            Outcome(""),
-            allowed=0.0,
-            delta=0.05,
-            limit=limit,
-            rng=rng,
-        )
-        errors.append(sample.variance)
+    errors = [
+        in_time(kernel, x[:, None], Deadline(seconds, now=ticking(1e-2)), 0).variance
+        for seconds in (1e-3, 10.0)
+    ]
     assert errors[1] < 0.2 * errors[0]
 
 

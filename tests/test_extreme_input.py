@@ -15,15 +15,9 @@ import torch
 import approxkmv as akmv
 
 
-@pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of any size are looked at, as large ones are."""
-    monkeypatch.setattr("approxkmv.engine.result._SMALLEST_WORK", 0)
-
-
 @pytest.mark.parametrize("shape", [(4000,), (4000, 3), (4000, 0)])
 @pytest.mark.parametrize("return_info", [False, True])
-@pytest.mark.usefixtures("looked_at")
+@pytest.mark.usefixtures("any_size")
 def test_rtol_of_nothing(shape: tuple[int, ...], return_info: bool, dtype: Any) -> None:
     """Nothing times a matrix is exactly nothing, however small an error is asked for."""
     points = np.random.default_rng(0).standard_normal((4000, 8)).astype(dtype)
@@ -361,7 +355,7 @@ UNITS = [
 
 @pytest.mark.parametrize("options", [{"eps": 0.1}, {"eps": 1e300}, {"rtol": 0.1}, {"rtol": 1e300}])
 @pytest.mark.parametrize(("kind", "bandwidth", "size"), UNITS)
-@pytest.mark.usefixtures("looked_at")
+@pytest.mark.usefixtures("any_size")
 def test_products_in_any_unit(
     kind: Any, bandwidth: float, size: float, options: dict[str, float]
 ) -> None:

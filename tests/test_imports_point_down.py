@@ -67,21 +67,27 @@ ONLY = {
 }
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
-    ["schemes.frozen_pairs"],
-    ["schemes.in_time"],
-    ["planner", "schemes.shared_keys", "schemes.attention_keys"],
+    ["products"],
+    ["schemes.frozen_pairs", "report"],
+    ["planner", "request"],
+    ["schemes.drawn_keys", "schemes.shared_keys", "schemes.attention_keys"],
     [
         "survey.attention_rates",
         "schemes.mean_of_values",
         "schemes.attention_in_time",
         "schemes.few_coordinates",
+        "schemes.in_time",
+        "schemes.bernoulli",
     ],
-    ["sample"],
-    ["survey.forecast"],
-    ["neighbours.search", "survey.rates", "neighbours.cells"],
-    ["neighbours.sketch", "survey.control_variate"],
+    ["schemes.frozen_matrix", "exact_rows", "progress"],
+    ["neighbours.schedule", "refine"],
+    ["neighbours.missing", "neighbours.isolated", "neighbours.expand", "survey.survey"],
+    ["neighbours.whole"],
+    ["neighbours.search", "survey.forecast", "neighbours.cells", "result"],
+    ["neighbours.sketch", "survey.control_variate", "survey.rates"],
     ["survey.pilot"],
-    ["survey.order", "result", "survey.attention_order", "survey.moments"],
+    ["survey.order", "survey.attention_order", "survey.moments", "problem"],
+    ["cost", "policy", "trace", "statistics"],
     ["survey", "neighbours", "schemes"],
 ]
 # Faces of another package: importing one asks for that package, and says how to install it.

@@ -132,10 +132,15 @@ def clustered(n: int, seed: int) -> np.ndarray:
     )
 
 
-def test_sampled_densities_in_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight threads at once, each with its own rows, get what one thread gets; so does a copy."""
-    monkeypatch.setattr(engine, "worth_a_look", lambda *_: True)
+@pytest.fixture
+def small_counts(any_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few thousand keys be worth a search, so that tests are quick."""
     monkeypatch.setattr(engine, "_WORTH", 3.0)
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_sampled_densities_in_several_threads() -> None:
+    """Eight threads at once, each with its own rows, get what one thread gets; so does a copy."""
     X, Q = clustered(4096, 0), clustered(800, 1)
     model = KernelDensity(2.1, random_state=0).fit(X)
     assert model.method_ == "sampled"
@@ -154,12 +159,9 @@ def test_sampled_densities_in_several_threads(monkeypatch: pytest.MonkeyPatch) -
     assert (other.score_samples(Q) != alone).any()
 
 
-def test_sampled_densities_do_not_depend_on_the_scale_of_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("small_counts")
+def test_sampled_densities_do_not_depend_on_the_scale_of_weights() -> None:
     """In float32 a weight of 1e-60 would be 0: it is the ratios that count."""
-    monkeypatch.setattr(engine, "worth_a_look", lambda *_: True)
-    monkeypatch.setattr(engine, "_WORTH", 3.0)
     X, Q = clustered(4096, 0), clustered(100, 1)
     weights = np.random.default_rng(0).uniform(0.5, 2.0, 4096)
     models = [
@@ -171,14 +173,13 @@ def test_sampled_densities_do_not_depend_on_the_scale_of_weights(
 
 
 @pytest.mark.slow
-def test_error_above_the_floor_over_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_counts")
+def test_error_above_the_floor_over_many_seeds() -> None:
     """8,192 samples, 60 seeds of data and draws: no row above the floor is off by more than 0.1.
 
     The floor is at the median of the exact log-densities. Of 60 seeds at most 3 may have such a
     row; seeds are fixed, so a false alarm comes with a change of the code or not at all.
     """
-    monkeypatch.setattr(engine, "worth_a_look", lambda *_: True)
-    monkeypatch.setattr(engine, "_WORTH", 3.0)
     worst = []
     for seed in range(60):
         X, Q = clustered(8192, 2 * seed), clustered(2048, 2 * seed + 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,7 +135,9 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         self._transposed = False
         too_late = False
         if method != "exact":
-            budget = Budget(self.eps**2 * len(k), self.delta, max_bytes=max_memory)
+            # No product is longer than this, so that no larger error is ever made.
+            most = min(self.eps, math.sqrt(len(q) * len(k)))
+            budget = Budget(most**2 * len(k), self.delta, max_bytes=max_memory)
             kernel = self._kernel.checked(deadline.polled)
             try:
                 self._matrix = _frozen(kernel, budget, generator, self._trace)
@@ -241,7 +243,4 @@ def _frozen(
     from approxkmv.engine.schemes.frozen_pairs import freeze
 
     ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
-    # No product is longer than this, so that no larger error is ever made.
-    most = float(len(kernel.queries)) * len(kernel.keys) ** 2
-    budget = replace(budget, squared_error=min(budget.squared_error, most))
     return freeze(Problem(kernel, ones, budget, rng, cost), trace)

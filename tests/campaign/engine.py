@@ -119,12 +119,12 @@ def run(case: Record) -> Record:
 @contextmanager
 def forced() -> Iterator[None]:
     """The engine looks at any size, as in tests/engine/test_guarantee.py."""
-    from approxkmv.engine import result as outcome
+    from approxkmv.engine.cost import CostModel
     from approxkmv.engine.schemes import attention_keys as attention
     from approxkmv.engine.schemes import shared_keys as density
 
     with (
-        mock.patch.object(outcome, "_SMALLEST_WORK", 0.0),
+        mock.patch.object(CostModel, "worth_a_survey", return_value=True),
         mock.patch.object(density, "_WORTH", 3.0),
         mock.patch.object(attention, "_FEWEST_IF_CAUSAL", 0),
         mock.patch.object(attention, "_FEWEST_FOR_MEAN", 0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import approxkmv as akmv
-from approxkmv.engine import planner
+from approxkmv.engine import products
+from approxkmv.engine.trace import Refusal
 
 from . import api, calls, engine, faults, files, heads, interrupts, oracles, soak, supervisor
 from .__main__ import replay
@@ -197,16 +198,14 @@ def test_a_biased_sample_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_engine_that_always_refuses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "sampled", lambda *_, **__: engine_refuses())
+    monkeypatch.setattr(products, "approximate", engine_refuses)
     runs = engine.run(engine_case("clusters", "gauss", 0.1))["runs"]
     with pytest.raises(AssertionError):
         check_runs(runs, 1)
 
 
-def engine_refuses() -> Any:
-    from approxkmv.engine.result import Outcome
-
-    return Outcome("it always refuses")
+def engine_refuses(*_: Any) -> NoReturn:
+    raise Refusal("it always refuses")
 
 
 def test_an_adjoint_is_judged_where_its_keys_lie() -> None:

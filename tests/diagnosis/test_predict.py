@@ -11,7 +11,6 @@ import pytest
 
 import approxkmv as akmv
 from approxkmv import datasets
-from approxkmv.diagnosis import predict as module
 from approxkmv.diagnosis.predict import TOLERANCES, predict
 from approxkmv.experiments.timing import interleaved, ratio
 
@@ -29,12 +28,7 @@ def test_small_matrices_are_exact() -> None:
     assert set(speed_ups.values()) == {1.0}
 
 
-@pytest.fixture
-def no_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "worth_a_look", lambda *sizes: True)
-
-
-def test_sparse_is_sampled_and_dense_is_exact(no_smallest: None) -> None:
+def test_sparse_is_sampled_and_dense_is_exact(any_size: None) -> None:
     """Of 60,000 points: far apart, nothing is left to draw; closer, nearly every pair; so close
     that a polynomial is nearly the kernel, next to nothing again."""
     many = points(60_000, 64).astype(np.float32)
@@ -50,7 +44,7 @@ def test_sparse_is_sampled_and_dense_is_exact(no_smallest: None) -> None:
     assert 0.9 < slow[0.1] < 1.0
 
 
-def test_points_of_many_coordinates_that_vary_in_few(no_smallest: None) -> None:
+def test_points_of_many_coordinates_that_vary_in_few(any_size: None) -> None:
     """What the planner does with them is what is predicted, and so is what it tells of the cost."""
     rng = np.random.default_rng(0)
     many = rng.standard_normal((6000, 12)) @ rng.standard_normal((12, 400))
@@ -64,7 +58,7 @@ def test_points_of_many_coordinates_that_vary_in_few(no_smallest: None) -> None:
     assert few < plan.numbers["predicted_cost_of_drawing_keys"]  # type: ignore[operator]
 
 
-def test_tighter_tolerances_are_slower(no_smallest: None) -> None:
+def test_tighter_tolerances_are_slower(any_size: None) -> None:
     many = points(60_000).astype(np.float32)
     _, speed_ups = predict(many, many, 0.4, 0.05, np.random.default_rng(0))
     values = [speed_ups[eps] for eps in sorted(speed_ups, reverse=True)]
@@ -74,7 +68,7 @@ def test_tighter_tolerances_are_slower(no_smallest: None) -> None:
     assert 0.05 in speed_ups
 
 
-def test_no_tolerance_asks_for_exact(no_smallest: None) -> None:
+def test_no_tolerance_asks_for_exact(any_size: None) -> None:
     some = points(2000)
     plan, speed_ups = predict(some, some, 1.0, 0.0, np.random.default_rng(0))
     assert plan.method == "exact"

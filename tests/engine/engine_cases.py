@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.planner import approximate
+from approxkmv.engine.policy import Policy
+from approxkmv.engine.problem import Budget, Problem
+from approxkmv.engine.progress import Progress
+from approxkmv.engine.result import Result
 from approxkmv.engine.survey.order import Blocks, norm_order
+from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.kernel.matrix import KernelMatrix, gaussian_kernel, prepare
 from approxkmv.loops.types import FoundPairs, Geometry
 
@@ -44,6 +51,27 @@ class Case:
         rows, cols = near.nonzero()
         indptr = np.searchsorted(rows, np.arange(len(self.K) + 1)).astype(np.int64)
         return FoundPairs(indptr, cols.astype(np.int32), self.K[rows, cols].astype(np.float32))
+
+
+def problem_of(
+    kernel: KernelMatrix,
+    x: np.ndarray,
+    squared_error: float = 1.0,
+    *,
+    delta: float = 0.05,
+    seed: int = 0,
+    cost: CostModel | None = None,
+    policy: Policy | None = None,
+) -> Problem:
+    """The product with one column, or several, within an error."""
+    return Problem(
+        kernel,
+        x[:, None] if x.ndim == 1 else x,
+        Budget(squared_error, delta),
+        np.random.default_rng(seed),
+        cost or CostModel(),
+        policy or Policy(),
+    )
 
 
 def clustered(
@@ -86,3 +114,27 @@ def picture_points(n: int, seed: int = 0, n_dims: int = 256) -> np.ndarray:
     rotation, _ = np.linalg.qr(rng.standard_normal((n_dims, n_dims)))
     points = (kinds[rng.integers(0, 10, n)] + variation + texture) @ rotation
     return np.ascontiguousarray(points, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the engine made of a product: a result, or why there is none."""
+
+    result: Result | None
+    refusal: str
+    trace: Trace
+
+
+def outcome_of(
+    points: Any, x: np.ndarray, *, eps: float = 0.1, seed: int = 0, **options: Any
+) -> Found:
+    """The engine's answer, whatever the size; ``options`` are a cost model or a policy."""
+    kernel = prepare(points.queries, points.keys, points.bandwidth)
+    columns = x[:, None] if x.ndim == 1 else x
+    budget = Budget(float(np.square(eps * np.linalg.norm(columns))), 0.05)
+    problem = Problem(kernel, columns, budget, np.random.default_rng(seed), **options)
+    trace = Trace()
+    try:
+        return Found(approximate(problem, trace, Progress()), "", trace)
+    except Refusal as refusal:
+        return Found(None, refusal.reason, trace)

@@ -15,13 +15,9 @@ import pytest
 
 import approxkmv as akmv
 from approxkmv.datasets import clusters, low_intrinsic_dimension, one_huge_cluster, sphere
-from approxkmv.engine import result as outcome
 from approxkmv.kernel.matrix import product
 
-
-@pytest.fixture(autouse=True)
-def _no_product_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "_SMALLEST_WORK", 0.0)
+pytestmark = pytest.mark.usefixtures("any_size")
 
 
 @functools.cache
@@ -104,7 +100,7 @@ import resource
 import numpy as np
 import approxkmv as akmv
 from approxkmv.datasets import clusters
-import approxkmv.engine.planner
+import approxkmv.engine.products
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 queries, keys, bandwidth = clusters(100_000, 64, mean_row_sum=None, rng=0)
 x = np.ones(len(keys), np.float32)

@@ -156,10 +156,13 @@ class Prediction(NamedTuple):
 def predicted(problem: Problem, tolerances: Iterable[float]) -> dict[float, Prediction]:
     """What :func:`approximate` would do for each ``eps``: its survey and candidates, no product."""
     square = problem.budget.squared_error / problem.eps**2 if problem.eps > 0 else 0.0
-    return {
-        eps: _predicted(replace(problem, budget=Budget(eps**2 * square, problem.budget.delta)))
-        for eps in tolerances
-    }
+    found = {}
+    for eps in tolerances:
+        # No product is longer than this, so that no larger error is ever made.
+        most = min(eps, math.sqrt(problem.n_pairs))
+        budget = Budget(most**2 * square, problem.budget.delta)
+        found[eps] = _predicted(replace(problem, budget=budget))
+    return found
 
 
 def _predicted(problem: Problem) -> Prediction:

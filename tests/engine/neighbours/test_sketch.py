@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import norm
-from search_cases import BANDWIDTH, N_DIMS, Groups, grouped
+from search_cases import BANDWIDTH, N_DIMS, Groups, case
 
 from approxkmv.engine.neighbours import sketch
 from approxkmv.engine.neighbours.sketch import Sketcher, make_sketcher, sketches
 
-case = functools.cache(grouped)
-
 
 def sketcher_of(groups: Groups, seed: int = 0, n_dims: int | None = None) -> Sketcher:
-    rng = np.random.default_rng(seed)
-    return make_sketcher(groups.geometry, BANDWIDTH, groups.pilot, groups.key_tiles, rng, n_dims)
+    return make_sketcher(groups.kernel, groups.pilot, np.random.default_rng(seed), n_dims)
 
 
 def lengths(differences: np.ndarray, basis: np.ndarray) -> np.ndarray:
@@ -100,7 +96,7 @@ def test_sketches_of_some_points() -> None:
     groups = case(512, symmetric=False)
     found = sketcher_of(groups)
     queries, keys = np.arange(3, 400, 7, dtype=np.int32), np.arange(9, 500, 5, dtype=np.int32)
-    got = sketches(groups.geometry, found, groups.query_blocks, queries, keys, 1)
+    got = sketches(groups.kernel, found, groups.query_blocks, queries, keys)
     centre = groups.geometry.centre
     for points, index, of in (
         (groups.geometry.queries, queries, got.queries),

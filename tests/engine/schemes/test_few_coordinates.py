@@ -1,4 +1,4 @@
-"""Products through few coordinates: what the likeness is, and the guarantee of the answer."""
+"""Products through few coordinates: what the surrogate is, and the guarantee of the answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from engine_cases import picture_points
+from engine_cases import picture_points, problem_of
 
 import approxkmv as akmv
 from approxkmv.datasets import bandwidth_for_row_sum
-from approxkmv.engine import result as outcome
 from approxkmv.engine.schemes import few_coordinates as reduced
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
@@ -22,12 +21,8 @@ from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import PairDraws
 
 D = 256
-REASON = "few coordinates tell which pairs matter"
-
-
-@pytest.fixture(autouse=True)
-def _no_product_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "_SMALLEST_WORK", 0.0)
+REASON = "the leading principal coordinates show which pairs matter"
+pytestmark = pytest.mark.usefixtures("any_size")
 
 
 class Data(NamedTuple):
@@ -130,7 +125,7 @@ def test_same_bits_for_any_number_of_threads() -> None:
 
 
 def test_duplicates_outside_of_the_common_directions() -> None:
-    """Pairs of points far out along directions of their own, where the likeness is tiny."""
+    """Pairs of points far out along directions of their own, where the surrogate is tiny."""
     data = pictures(4096)
     rng = np.random.default_rng(0)
     keys = data.keys.copy()
@@ -144,7 +139,7 @@ def test_duplicates_outside_of_the_common_directions() -> None:
 def test_points_that_vary_in_all_directions_alike() -> None:
     """Few coordinates say little there: so many are needed that they do not pay."""
     points = np.random.default_rng(0).standard_normal((2000, D)).astype(np.float32)
-    assert (likeness_of(Data(points, points, 3.0)).dims_of == 0).all()
+    assert (surrogate_of(Data(points, points, 3.0)).dims_of == 0).all()
 
 
 def test_statistics_of_some_runs() -> None:
@@ -166,23 +161,21 @@ def test_statistics_of_some_runs() -> None:
     assert statistics.median(ratios) == pytest.approx(1, abs=0.1)
 
 
-def likeness_of(data: Data) -> reduced.Likeness:
+def surrogate_of(data: Data) -> reduced.Surrogate:
     kernel = prepare(data.queries, data.keys, data.bandwidth, backend=Compiled(1))
-    likeness = reduced.make_likeness(kernel, data.bandwidth, np.random.default_rng(0))
-    assert likeness is not None
-    return likeness
+    surrogate = reduced.make_surrogate(kernel, np.random.default_rng(0))
+    assert surrogate is not None
+    return surrogate
 
 
-def pilot_of(likeness: reduced.Likeness, x: np.ndarray, rows_per_block: int = 3) -> Pilot:
-    geometry = likeness.kernel.geometry
+def pilot_of(surrogate: reduced.Surrogate, x: np.ndarray, rows_per_block: int = 3) -> Pilot:
     return run_pilot(
-        geometry,
+        surrogate.kernel,
         np.abs(x),
-        *norm_order(geometry, 256, 256),
+        *norm_order(surrogate.kernel.geometry, 256, 256),
         rows_per_block=rows_per_block,
         threshold=0.02,
         rng=np.random.default_rng(0),
-        n_threads=1,
     )
 
 
@@ -200,47 +193,47 @@ def test_principal_directions() -> None:
 
 
 @pytest.mark.parametrize("n_queries", [0, 700])
-def test_likeness(n_queries: int) -> None:
+def test_surrogate(n_queries: int) -> None:
     """Values are what the formula says, for every query with its own number of coordinates; the
     product without draws is theirs, and with all pairs drawn that of K."""
     data = pictures(2000, n_queries=n_queries)
-    likeness = likeness_of(data)
-    kernel = likeness.kernel
+    surrogate = surrogate_of(data)
+    kernel = surrogate.kernel
     rng = np.random.default_rng(1)
     rows, cols = rng.integers(0, len(data.queries), 500), rng.integers(0, 2000, 500)
-    few = np.flatnonzero(likeness.dims_of[rows] > 0)
+    few = np.flatnonzero(surrogate.dims_of[rows] > 0)
     assert len(few) > 400
-    assert len(likeness.levels) > 1
+    assert len(surrogate.levels) > 1
     centre = kernel.frame.centre
-    most = likeness.keys.coordinates.shape[1]
+    most = surrogate.keys.coordinates.shape[1]
     basis = reduced.principal_directions(kernel, most, np.random.default_rng(0))
     q, k = data.queries[rows].astype("f8") - centre, data.keys[cols].astype("f8") - centre
     inside = [p @ basis for p in (q, k)]
     wanted = np.empty(500)
     for i in few:
-        n = likeness.dims_of[rows[i]]
+        n = surrogate.dims_of[rows[i]]
         a, b = inside[0][i, :n], inside[1][i, :n]
         outside = [max(p[i] @ p[i] - z @ z, 0.0) for p, z in ((q, a), (k, b))]
         squares = q[i] @ q[i] + k[i] @ k[i] - 2 * a @ b - 2 * 0.15 * math.sqrt(math.prod(outside))
         wanted[i] = math.exp(-squares / (2 * data.bandwidth**2))
         limit = 8.0 if n == most else 5.0
         assert outside[0] / data.bandwidth**2 <= limit * (1 + 1e-3)
-    got = likeness.at(rows, cols)
+    got = surrogate.at(rows, cols)
     np.testing.assert_allclose(got[few], wanted[few], rtol=2e-3, atol=1e-30)
-    assert (got[likeness.dims_of[rows] == 0] == 1).all()
+    assert (got[surrogate.dims_of[rows] == 0] == 1).all()
 
     x = rng.standard_normal((2000, 1)).astype(np.float32)
-    every = likeness.order.query_order
+    every = surrogate.order.query_order
     none = PairDraws(np.ones(2000, np.float32), -60.0, 0.0, 0.0, 1, 1)
     everyone = np.repeat(every.astype(np.int64)[:50], 2000)
-    dense = likeness.at(everyone, np.tile(np.arange(2000), 50)).reshape(50, 2000)
+    dense = surrogate.at(everyone, np.tile(np.arange(2000), 50)).reshape(50, 2000)
     exact = gaussian_kernel(data.queries[every[:50]], data.keys, data.bandwidth)
-    dense[likeness.dims_of[every[:50]] == 0] = exact[likeness.dims_of[every[:50]] == 0]
+    dense[surrogate.dims_of[every[:50]] == 0] = exact[surrogate.dims_of[every[:50]] == 0]
     if n_queries == 0:
         dense[np.arange(50), every[:50]] = 1.0
-    sums = likeness.product(every, none, x)
+    sums = surrogate.product(every, none, x)
     np.testing.assert_allclose(sums.out[:50], dense @ x, atol=2e-4)
-    sums = likeness.product(every, none._replace(rate=1e37), x)
+    sums = surrogate.product(every, none._replace(rate=1e37), x)
     np.testing.assert_allclose(sums.out[:50], exact @ x, atol=2e-4)
     assert (sums.variance == 0).all()
 
@@ -250,21 +243,21 @@ def test_rates_meet_the_variance_asked_for() -> None:
     miss it means to draw again, although pairs at probability 1 make it fall faster than 1/rate."""
     data = pictures(4096)
     x = vector("ones", 4096)
-    likeness = likeness_of(data)
-    exact = likeness.kernel.product(x[:, None]).out
+    surrogate = surrogate_of(data)
+    exact = surrogate.kernel.product(x[:, None]).out
     for target in (40.0, 4.0, 0.4):
-        reduction = reduced.make_reduction(
-            likeness, x[:, None], np.abs(x), pilot_of(likeness, x, 24), target, seed=0
-        )
-        rows = likeness.order.query_order
-        squares, looks = [], []
+        problem = problem_of(surrogate.kernel, x, target / reduced._AIM)
+        reduction = reduced.make_reduction(problem, surrogate, pilot_of(surrogate, x, 24), seed=0)
+        assert reduction is not None
+        rows = surrogate.order.query_order
+        squares, full = [], []
         for seed in range(1, 21):
-            sums = likeness.product(rows, reduction.draws._replace(seed=seed), x[:, None])
+            sums = surrogate.product(rows, reduction.draws._replace(seed=seed), x[:, None])
             squares.append(float(np.square(sums.out - exact[rows], dtype="f8").sum()))
-            looks.append(int(sums.n_drawn.sum()))
+            full.append(int(sums.n_drawn.sum()))
         assert target / 2 <= np.mean(squares) <= 1.3 * target
-        assert np.mean(looks) == pytest.approx(reduction.looks, rel=0.15)
-        assert reduction.cost > np.mean(looks)
+        assert np.mean(full) == pytest.approx(reduction.n_full, rel=0.15)
+        assert reduction.cost > np.mean(full)
 
 
 def test_overlooked_pairs_are_counted() -> None:
@@ -272,18 +265,18 @@ def test_overlooked_pairs_are_counted() -> None:
     rows, and the closest of them once more; with large ones next to nothing."""
     data = pictures(2000)
     x = vector("signed", 2000)
-    likeness = likeness_of(data)
-    pilot = pilot_of(likeness, x)
-    draws = PairDraws(np.abs(x)[likeness.order.key_order], -20.0, 1e-9, 0.0, 1, 1)
-    missing = reduced.overlooked(pilot, likeness, draws, x[:, None], np.abs(x))
-    apart = pilot.apart & (likeness.dims_of[pilot.rows[pilot.near_row]] > 0)
-    cheap = likeness.at(pilot.rows[pilot.near_row[apart]], pilot.near_col[apart])
+    surrogate = surrogate_of(data)
+    pilot = pilot_of(surrogate, x)
+    draws = PairDraws(np.abs(x)[surrogate.order.key_order], -20.0, 1e-9, 0.0, 1, 1)
+    missing = reduced.overlooked(pilot, surrogate, draws, x[:, None], np.abs(x))
+    apart = pilot.apart & (surrogate.dims_of[pilot.rows[pilot.near_row]] > 0)
+    cheap = surrogate.at(pilot.rows[pilot.near_row[apart]], pilot.near_col[apart])
     values = (np.sqrt(pilot.near_square[apart]) - cheap) * x[pilot.near_col[apart]]
     by_row = np.bincount(pilot.near_row[apart], values, len(pilot.rows))
     assert missing.expected == pytest.approx(pilot.stands_for @ by_row**2, rel=1e-5)
     one = pilot.stands_for.mean() * (values**2).max()
     assert missing.at_most == pytest.approx(missing.expected + one, rel=1e-5)
-    few = reduced.overlooked(pilot, likeness, draws._replace(rate=1e30), x[:, None], np.abs(x))
+    few = reduced.overlooked(pilot, surrogate, draws._replace(rate=1e30), x[:, None], np.abs(x))
     assert few.expected < 0.01 * missing.expected
     assert few.at_most < 0.01 * missing.at_most
 
@@ -297,22 +290,22 @@ def test_where_few_coordinates_are_of_no_use() -> None:
     ):
         single = points.astype(np.float32)
         kernel = prepare(single, single, bandwidth)
-        assert reduced.make_likeness(kernel, bandwidth, rng) is None
+        assert reduced.make_surrogate(kernel, rng) is None
 
 
 def test_dense_kernels_are_not_tried_for_long() -> None:
-    """Kernels that need nearly every pair are left alone; others with too many looks are given up
-    after a few rows."""
+    """Kernels that need nearly every pair are left alone; others with too many full pairs are
+    given up after a few rows."""
     data = pictures(4096)
     x = vector("ones", 4096)
     _, info = akmv.matvec(data.keys, None, x, bandwidth=20.0, eps=0.1, rng=1, return_info=True)
     assert info.method == "exact"
     assert "few coordinates" not in info.seconds
-    likeness = likeness_of(Data(data.keys, data.keys, 20.0))
-    assert (likeness.dims_of > 0).all()
-    pilot = pilot_of(likeness, x)
-    allowed = 0.01 * 4096
-    assert reduced.make_reduction(likeness, x[:, None], x, pilot, allowed, seed=0) is None
+    surrogate = surrogate_of(Data(data.keys, data.keys, 20.0))
+    assert (surrogate.dims_of > 0).all()
+    pilot = pilot_of(surrogate, x)
+    problem = problem_of(surrogate.kernel, x, 0.01 * 4096 / reduced._AIM)
+    assert reduced.make_reduction(problem, surrogate, pilot, seed=0) is None
 
 
 def test_without_near_pairs_in_the_pilot_rows() -> None:

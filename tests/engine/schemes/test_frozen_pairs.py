@@ -9,23 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_cases import clustered
+from engine_cases import Case, clustered
 from scipy.sparse.linalg import eigsh
 from scipy.stats import norm
 
 import approxkmv as akmv
 from approxkmv.datasets import clusters
-from approxkmv.engine import result as outcome
-from approxkmv.engine.schemes.frozen_pairs import bernoulli, draw_pairs
+from approxkmv.engine.schemes.bernoulli import bernoulli, draw_pairs
 from approxkmv.engine.survey.order import Blocks
+from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.engine.survey.rates import balanced_rates
 
 N = 8192
-
-
-@pytest.fixture(autouse=True)
-def _no_matrix_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "_SMALLEST_WORK", 0.0)
+pytestmark = pytest.mark.usefixtures("any_size")
 
 
 @functools.cache
@@ -187,6 +183,12 @@ def test_draws_are_independent_with_their_probabilities() -> None:
     assert (together <= z * np.sqrt(np.outer(p * (1 - p), p * (1 - p)) / n_runs) + 0.02).all()
 
 
+def pilot_of(case: Case) -> Pilot:
+    rng, size = np.random.default_rng(0), np.ones(len(case.kernel.keys))
+    blocks = case.query_blocks, case.key_tiles
+    return run_pilot(case.kernel, size, *blocks, rows_per_block=1, threshold=0.5, rng=rng)
+
+
 @pytest.mark.parametrize("once", [False, True])
 def test_drawn_pairs_are_unbiased_and_know_their_variance(once: bool) -> None:
     """Means over seeds are K, or K above the diagonal; sums of (1/pi - 1) K^2 by key and query."""
@@ -195,20 +197,14 @@ def test_drawn_pairs_are_unbiased_and_know_their_variance(once: bool) -> None:
     K, pi = case.K, np.array([[0.5, 0.2, 0.1], [0.3, 1.0, 0.2], [0.1, 0.4, 0.6]])
     if once:
         kernel = replace(kernel, queries=kernel.keys, query_shift=kernel.key_shift)
-        case = replace(case, query_blocks=case.key_tiles)
+        case = replace(case, kernel=kernel, query_blocks=case.key_tiles)
         K = np.exp(-0.5 * ((kernel.keys[:, None] - kernel.keys) ** 2).sum(-1) / case.bandwidth**2)
+    pilot = pilot_of(case)
+    assert pilot.symmetric == once
     rows, cols = case.query_blocks.order, case.key_tiles.order
     n_runs, total, of_key, of_query = 400, np.zeros((120, 120)), 0.0, 0.0
     for seed in range(n_runs):
-        drawn = draw_pairs(
-            kernel,
-            case.bandwidth,
-            case.query_blocks,
-            case.key_tiles,
-            pi,
-            once,
-            np.random.default_rng(seed),
-        )
+        drawn = draw_pairs(kernel, pilot, pi, np.random.default_rng(seed))
         total += drawn.values.toarray() / n_runs
         of_key, of_query = of_key + drawn.of_key / n_runs, of_query + drawn.of_query / n_runs
     want = K[np.ix_(rows, cols)]
@@ -225,15 +221,8 @@ def test_drawn_pairs_are_unbiased_and_know_their_variance(once: bool) -> None:
 
 def test_pairs_counted_elsewhere_are_taken_out() -> None:
     case = clustered(m=120, n=120, rows_per_block=40, keys_per_tile=40)
-    drawn = draw_pairs(
-        case.kernel,
-        case.bandwidth,
-        case.query_blocks,
-        case.key_tiles,
-        np.full((3, 3), 0.5),
-        False,
-        np.random.default_rng(0),
-    )
+    pi, rng = np.full((3, 3), 0.5), np.random.default_rng(0)
+    drawn = draw_pairs(case.kernel, pilot_of(case), pi, rng)
     before = drawn.values.toarray()
     found = case.pairs(0.05)
     drawn.take_out(found)

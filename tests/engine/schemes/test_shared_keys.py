@@ -18,9 +18,8 @@ RTOL = 0.1
 
 
 @pytest.fixture
-def small_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_counts(any_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few thousand keys be worth a search, so that tests are quick."""
-    monkeypatch.setattr(density, "worth_a_look", lambda *_: True)
     monkeypatch.setattr(density, "_WORTH", 3.0)
 
 

@@ -1,4 +1,4 @@
-"""The smooth part: its fit, its product, and draws of what it leaves."""
+"""The polynomial control variate: its fit, its product, and draws of what it leaves."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draw_cases import N_STREAMS, plan_of, uneven_rates, z_of
 from engine_cases import Case, clustered, inclusion
-from test_sample import N_STREAMS, plan_of, uneven_rates, z_of
 
 from approxkmv.datasets import clusters
+from approxkmv.engine.cost import CostModel
 from approxkmv.engine.survey.control_variate import (
     _GROUP,
     _LEAST,
     _RIDGE,
-    Smooth,
+    Polynomial,
     _least_squares,
-    fit_smooth,
-    smooth_cost,
+    fit_polynomial,
     worth_fitting,
 )
 from approxkmv.engine.survey.order import norm_order
@@ -42,7 +42,7 @@ def column(n: int, dtype: Any = np.float64) -> np.ndarray:
 
 def pilot_of(case: Case, x: np.ndarray, threshold: float, rows_per_block: int = 3) -> Pilot:
     return run_pilot(
-        case.geometry,
+        case.kernel,
         np.abs(x),
         case.query_blocks,
         case.key_tiles,
@@ -51,7 +51,6 @@ def pilot_of(case: Case, x: np.ndarray, threshold: float, rows_per_block: int = 
         most_near=None,
         column=x,
         rng=np.random.default_rng(0),
-        n_threads=1,
     )
 
 
@@ -63,9 +62,9 @@ def powers_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return np.exp(-squares / (2 * case.bandwidth**2)), q @ k.T / case.bandwidth**2
 
 
-def smooth_matrix(case: Case, smooth: Smooth) -> np.ndarray:
+def polynomial_matrix(case: Case, fitted: Polynomial) -> np.ndarray:
     scale, z = powers_of(case)
-    of_pair = smooth.coefficients.astype(np.float64)[case.query_blocks.block_of]
+    of_pair = fitted.coefficients.astype(np.float64)[case.query_blocks.block_of]
     g = of_pair[:, case.key_tiles.block_of]
     return scale * (g[..., 0] + g[..., 1] * z + g[..., 2] * z**2)
 
@@ -76,7 +75,7 @@ def test_what_is_left_of_the_pilot_rows(threshold: float) -> None:
     row: the same as a fit to those rows alone gives."""
     case, x = many_blocks(), column(275)
     pilot = pilot_of(case, x, threshold)
-    smooth = fit_smooth(pilot, case.geometry)
+    fitted = fit_polynomial(pilot, case.geometry)
     light = threshold > case.K
     # The values of near pairs, which are taken out of sums over all, are kept in float32.
     rounding = 1e-6 * (case.K[pilot.rows] ** 2 @ np.abs(x)).max()
@@ -92,14 +91,14 @@ def test_what_is_left_of_the_pilot_rows(threshold: float) -> None:
             near_col=pilot.near_col[:0],
             near_square=pilot.near_square[:0],
         )
-        part = smooth_matrix(case, fit_smooth(of_half, case.geometry))
+        part = polynomial_matrix(case, fit_polynomial(of_half, case.geometry))
         left = (light * (case.K - part) ** 2)[pilot.rows[others]] * np.abs(x)
         sums = np.stack([left[:, tile].sum(axis=1) for tile in tiles_of(case)], axis=1)
-        np.testing.assert_allclose(smooth.light[others], sums, rtol=1e-4, atol=rounding)
-    np.testing.assert_allclose(smooth.left, smooth.light.sum() / pilot.light.sum(), rtol=1e-12)
+        np.testing.assert_allclose(fitted.light[others], sums, rtol=1e-4, atol=rounding)
+    np.testing.assert_allclose(fitted.left, fitted.light.sum() / pilot.light.sum(), rtol=1e-12)
     near = pilot.rows[pilot.near_row], pilot.near_col
-    whole = fit_smooth(pilot, case.geometry)
-    rest = (case.K - smooth_matrix(case, whole))[near]
+    whole = fit_polynomial(pilot, case.geometry)
+    rest = (case.K - polynomial_matrix(case, whole))[near]
     np.testing.assert_allclose(whole.near_square, rest**2, rtol=1e-4, atol=1e-6)
     if len(rest):
         share = (rest**2).sum() / (case.K[near] ** 2).sum()
@@ -118,16 +117,16 @@ def test_coefficients_are_those_of_least_squares() -> None:
     number added to the diagonal."""
     case, x = many_blocks(), column(275)
     pilot = pilot_of(case, x, 0.05)
-    smooth = fit_smooth(pilot, case.geometry)
+    fitted = fit_polynomial(pilot, case.geometry)
     scale, z = powers_of(case)
-    left = np.where(case.K >= 0.05, 0.0, case.K - smooth_matrix(case, smooth))
+    left = np.where(case.K >= 0.05, 0.0, case.K - polynomial_matrix(case, fitted))
     scale = np.where(case.K >= 0.05, 0.0, scale)
-    assert smooth.coefficients.shape == (10, 11, 3)
+    assert fitted.coefficients.shape == (10, 11, 3)
     row_group = case.query_blocks.block_of[pilot.rows] // _GROUP
     key_group = case.key_tiles.block_of // _GROUP
     for a in range(3):
         for b in range(3):
-            same = smooth.coefficients[a * _GROUP : (a + 1) * _GROUP, b * _GROUP : (b + 1) * _GROUP]
+            same = fitted.coefficients[a * _GROUP : (a + 1) * _GROUP, b * _GROUP : (b + 1) * _GROUP]
             assert (same == same[0, 0]).all()
             part = np.ix_(pilot.rows[row_group == a], np.flatnonzero(key_group == b))
             weight = np.abs(x)[part[1]]
@@ -153,8 +152,8 @@ def test_draws_of_what_is_left_are_unbiased(recall: float) -> None:
     case = clustered(m=120, n=240, rows_per_block=40)
     size = np.exp(0.5 * np.random.default_rng(2).standard_normal(240))
     found, rate = case.pairs(0.05, recall), uneven_rates(case, 0.3)
-    smooth = fit_smooth(pilot_of(case, size, 0.05), case.geometry)
-    part = smooth_matrix(case, smooth)
+    fitted = fit_polynomial(pilot_of(case, size, 0.05), case.geometry)
+    part = polynomial_matrix(case, fitted)
     pi = inclusion(case, rate, size)
     rest = case.K - part
     rest[found.rows, found.cols] = 0.0
@@ -164,14 +163,14 @@ def test_draws_of_what_is_left_are_unbiased(recall: float) -> None:
     errors, variances, masses = [], [], []
     for stream in range(N_STREAMS):
         x = size * rng.choice([-1.0, 1.0], 240)
-        smooth_part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
+        polynomial = fitted.of(case.kernel, x[:, None], case.key_tiles)
         plan = plan_of(case, rate, x, stream)
         sums = Compiled(1).sampled_product(
             case.geometry,
             plan,
             found,
             x[:, None],
-            smooth_part,
+            polynomial,
         )
         errors.append(sums.out[:, 0] - case.K @ x)
         variances.append(sums.variance)
@@ -199,27 +198,27 @@ def test_fewer_squares_are_left() -> None:
     scale, z = powers_of(case)
     K = scale * np.exp(z)
     pilot = pilot_of(case, np.ones(4096, np.float32), 0.02)
-    smooth = fit_smooth(pilot, case.geometry)
+    fitted = fit_polynomial(pilot, case.geometry)
     light = pilot.threshold > K
-    left = (light * (K - smooth_matrix(case, smooth)) ** 2).sum() / (light * K**2).sum()
+    left = (light * (K - polynomial_matrix(case, fitted)) ** 2).sum() / (light * K**2).sum()
     assert left < 0.25
-    assert smooth.left == pytest.approx(left, rel=0.25)
+    assert fitted.left == pytest.approx(left, rel=0.25)
 
 
-def test_without_draws_there_is_the_smooth_part() -> None:
+def test_without_draws_there_is_the_polynomial() -> None:
     """At rate 0 nothing is drawn: the product is C x, found pairs added; at the largest rate every
     key is, and C cancels."""
     for dtype, tolerance in ((np.float64, 1e-7), (np.float32, 3e-5)):
         case, x = many_blocks(dtype), column(275, dtype)
-        smooth = fit_smooth(pilot_of(case, x, 0.05), case.geometry)
-        part = smooth.of(case.geometry, x[:, None], case.key_tiles, 2)
+        fitted = fit_polynomial(pilot_of(case, x, 0.05), case.geometry)
+        part = fitted.of(case.kernel, x[:, None], case.key_tiles)
         assert part.moments.dtype == dtype
         plan = plan_of(case, np.zeros((10, 11)), x, 0)
         got = Compiled().sampled_product(
             case.geometry, plan, FoundPairs.none(200), x[:, None], part
         )
-        want = smooth_matrix(case, smooth) @ x
-        scale = np.abs(smooth_matrix(case, smooth)) @ np.abs(x)
+        want = polynomial_matrix(case, fitted) @ x
+        scale = np.abs(polynomial_matrix(case, fitted)) @ np.abs(x)
         assert (np.abs(got.out[:, 0] - want) <= tolerance * scale.max()).all()
         assert (got.variance == 0).all()
         every = plan_of(case, np.full((10, 11), 1e30), x, 0)
@@ -237,8 +236,8 @@ def test_found_pairs_are_exact_whatever_is_drawn(rate: float, dtype: Any) -> Non
     """With every pair found the product is K x and its variance 0, drawn or not: C, far from 0 at
     these pairs, has no part in it."""
     case, x = many_blocks(dtype), column(275, dtype)
-    smooth = fit_smooth(pilot_of(case, x, 2.0), case.geometry)
-    part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
+    fitted = fit_polynomial(pilot_of(case, x, 2.0), case.geometry)
+    part = fitted.of(case.kernel, x[:, None], case.key_tiles)
     plan = plan_of(case, np.full((10, 11), rate), x, 0)
     got = Compiled(1).sampled_product(
         case.geometry,
@@ -249,7 +248,7 @@ def test_found_pairs_are_exact_whatever_is_drawn(rate: float, dtype: Any) -> Non
     )
     largest = 1 / rate if rate > 0.1 else 1.0  # what rounding errors of drawn terms count for
     rounding = (1e-7 if dtype == np.float64 else 3e-5) * largest
-    assert np.abs(smooth_matrix(case, smooth)).max() > 0.3
+    assert np.abs(polynomial_matrix(case, fitted)).max() > 0.3
     scale = case.K @ np.abs(x)
     assert (np.abs(got.out[:, 0] - case.K @ x) <= rounding * scale).all()
     assert (np.abs(got.variance) <= rounding * (case.K**2 @ x**2) * largest).all()
@@ -274,10 +273,10 @@ def test_points_with_nothing_to_fit(dtype: Any) -> None:
         distances = ((points[:, None] - points) ** 2).sum(axis=2)
         case = Case(kernel, 1.0, np.exp(-distances / 2), base.query_blocks, base.key_tiles)
         x = np.ones(300, dtype)
-        smooth = fit_smooth(pilot_of(case, x, 2.0), case.geometry)
-        assert np.isfinite(smooth.coefficients).all()
-        assert np.isfinite(smooth.light).all()
-        part = smooth.of(case.geometry, x[:, None], case.key_tiles, 1)
+        fitted = fit_polynomial(pilot_of(case, x, 2.0), case.geometry)
+        assert np.isfinite(fitted.coefficients).all()
+        assert np.isfinite(fitted.light).all()
+        part = fitted.of(case.kernel, x[:, None], case.key_tiles)
         rate = np.full((len(base.query_blocks.sizes), len(base.key_tiles.sizes)), 1e30)
         plan = plan_of(case, rate, x, 0)
         got = Compiled().sampled_product(
@@ -285,17 +284,17 @@ def test_points_with_nothing_to_fit(dtype: Any) -> None:
         )
         np.testing.assert_allclose(got.out[:, 0], case.K @ x, rtol=1e-3, err_msg=name)
         if name == "far":
-            assert (smooth.coefficients == 0).any()
+            assert (fitted.coefficients == 0).any()
 
 
 def test_rounding_errors_are_not_fitted() -> None:
     """Where all pairs are near nothing is left but what rounding leaves of their sums: no fit."""
     case, x = many_blocks(np.float32), column(275, np.float32)
     pilot = pilot_of(case, x, 1e-30)
-    smooth = fit_smooth(pilot, case.geometry)
-    assert np.abs(smooth.coefficients).max() < 1e7
+    fitted = fit_polynomial(pilot, case.geometry)
+    assert np.abs(fitted.coefficients).max() < 1e7
     blown_up = replace(pilot, powers=pilot.powers * 1e-60 + 1e-290)  # type: ignore[operator]
-    assert np.isfinite(fit_smooth(blown_up, case.geometry).coefficients).all()
+    assert np.isfinite(fit_polynomial(blown_up, case.geometry).coefficients).all()
 
 
 def test_powers_too_small_to_be_fitted() -> None:
@@ -323,8 +322,10 @@ def test_dense_kernels_have_no_near_pairs_to_find() -> None:
         case = Case(kernel, bandwidth, np.empty(0), blocks, tiles)
         scale, z = powers_of(case)
         threshold = float(np.quantile(scale[:16] * np.exp(z[:16]), 1 - 48 / 4096))
-        smooth = fit_smooth(pilot_of(case, np.ones(4096, np.float32), threshold), kernel.geometry)
-        assert smooth.explains_near_pairs == explained
+        fitted = fit_polynomial(
+            pilot_of(case, np.ones(4096, np.float32), threshold), kernel.geometry
+        )
+        assert fitted.explains_near_pairs == explained
 
 
 def test_near_values_that_underflow_explain_nothing() -> None:
@@ -332,15 +333,16 @@ def test_near_values_that_underflow_explain_nothing() -> None:
     case, x = many_blocks(), column(275)
     pilot = pilot_of(case, x, 0.05)
     underflown = replace(pilot, near_square=np.zeros_like(pilot.near_square))
-    smooth = fit_smooth(underflown, case.geometry)
-    assert smooth.leaves_near == 1.0
-    assert not smooth.explains_near_pairs
+    fitted = fit_polynomial(underflown, case.geometry)
+    assert fitted.leaves_near == 1.0
+    assert not fitted.explains_near_pairs
 
 
-def test_where_a_smooth_part_is_looked_for() -> None:
+def test_where_a_polynomial_is_looked_for() -> None:
     """With inner products, in not too many dimensions; the cost grows with them."""
+    cost = CostModel().polynomial_cost
     assert worth_fitting(clustered().geometry)
     assert not worth_fitting(clustered(differences=True).geometry)
     assert worth_fitting(clustered(d=128).geometry)
     assert not worth_fitting(clustered(d=129).geometry)
-    assert smooth_cost(10, 20, 6) == 2 * smooth_cost(10, 20, 3) > 0
+    assert cost(10, 20, 6) == 2 * cost(10, 20, 3) > 0

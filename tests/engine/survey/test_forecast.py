@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_cases import Case, clustered
+from engine_cases import Case, clustered, problem_of
 
+from approxkmv.engine.cost import CostModel
 from approxkmv.engine.survey import forecast as module
-from approxkmv.engine.survey.forecast import SAMPLED_PAIR, Forecaster
+from approxkmv.engine.survey.forecast import Forecaster
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
-from approxkmv.engine.survey.rates import Entries, smoothed, solve_rates
+from approxkmv.engine.survey.rates import Entries, pooled, solve_rates
 from approxkmv.loops.types import FoundPairs
 
 THRESHOLD = 0.03
@@ -23,21 +24,20 @@ NONE = FoundPairs.none(300)
 def case_and_pilot(rows_per_block: int = 1000) -> tuple[Case, Pilot]:
     case = clustered()
     pilot = run_pilot(
-        case.geometry,
+        case.kernel,
         np.ones(400),
         case.query_blocks,
         case.key_tiles,
         rows_per_block=rows_per_block,
         threshold=THRESHOLD,
         rng=np.random.default_rng(0),
-        n_threads=1,
     )
     return case, pilot
 
 
 def forecaster_of(x: np.ndarray, target: float, rows_per_block: int = 1000) -> Forecaster:
     case, pilot = case_and_pilot(rows_per_block)
-    return Forecaster(pilot, x[:, None], np.abs(x), case.query_blocks, case.key_tiles, target)
+    return Forecaster(problem_of(case.kernel, x), pilot, target)
 
 
 def rates_by_definition(x: np.ndarray, left: np.ndarray, target: float) -> np.ndarray:
@@ -46,7 +46,7 @@ def rates_by_definition(x: np.ndarray, left: np.ndarray, target: float) -> np.nd
     of_block = case.query_blocks.block_of[:, None] == np.arange(len(case.query_blocks.sizes))
     of_tile = case.key_tiles.block_of[:, None] == np.arange(len(case.key_tiles.sizes))
     sums = of_block.T.astype(float) @ np.where(left, case.K**2, 0.0) @ of_tile
-    moment = smoothed(sums / np.outer(case.query_blocks.sizes, case.key_tiles.sizes))
+    moment = pooled(sums / np.outer(case.query_blocks.sizes, case.key_tiles.sizes))
     entries = Entries(x, case.key_tiles)
     rates = solve_rates(moment, entries, case.query_blocks, case.key_tiles, target).rate
     return np.maximum(rates, 32 / np.abs(x).sum())  # every block draws 32 keys
@@ -106,7 +106,7 @@ def test_finding_pairs_makes_the_forecast_cheaper() -> None:
     assert (np.diff(costs) < 0).all()
     best = forecaster.all_known()
     assert costs[-1] == pytest.approx(best.cost, rel=1e-9)
-    assert best.cost == pytest.approx(SAMPLED_PAIR * best.rates.pairs)
+    assert best.cost == pytest.approx(CostModel().drawn_pair * best.rates.pairs)
 
 
 def few_missed(n_missed: int) -> FoundPairs:
@@ -160,7 +160,9 @@ def test_rare_pairs_are_mended_at_the_cost_of_a_row() -> None:
     block, tile = pilot.block_of[pilot.near_row], case.key_tiles.block_of[pilot.near_col]
     drawn = np.minimum(1.0, forecast.rates.rate[block, tile])[missed].sum()
     assert drawn > 0
-    assert forecast.cost == pytest.approx(SAMPLED_PAIR * forecast.rates.pairs + drawn * 400)
+    assert forecast.cost == pytest.approx(
+        CostModel().drawn_pair * forecast.rates.pairs + drawn * 400
+    )
 
 
 @pytest.mark.parametrize("rows_per_block", [1000, 8])
@@ -200,9 +202,7 @@ def test_opposite_signs_make_pairs_rare_that_would_not_be_otherwise() -> None:
     for sign, rare in ((1.0, False), (-1.0, True)):
         x = np.full(400, 1.0)
         x[pair.near_col[1]] = sign
-        forecaster = Forecaster(
-            pair, x[:, None], np.abs(x), case.query_blocks, case.key_tiles, target
-        )
+        forecaster = Forecaster(problem_of(case.kernel, x), pair, target)
         options = forecaster(NONE)
         allowed = module._RARE_FACTOR * forecaster._square_of(np.ones(2, np.bool_))
         assert (allowed <= module._MOST_RARE * target) == rare

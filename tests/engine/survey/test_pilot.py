@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from engine_cases import Case, clustered
 from approxkmv.engine.survey.order import norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
 from approxkmv.kernel.matrix import gaussian_kernel, prepare
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import FoundPairs
 
 THRESHOLD = 0.03
@@ -19,12 +21,11 @@ THRESHOLD = 0.03
 def pilot_of(case: Case, size: np.ndarray, **options: Any) -> Pilot:
     settings = {"rows_per_block": 5, "threshold": THRESHOLD, "rng": np.random.default_rng(0)}
     return run_pilot(
-        case.geometry,
+        case.kernel,
         size,
         case.query_blocks,
         case.key_tiles,
         **(settings | options),
-        n_threads=2,
     )
 
 
@@ -106,14 +107,13 @@ def test_a_point_and_itself_are_not_apart() -> None:
         kernel = prepare(points, keys, 0.1)
         blocks, tiles = norm_order(kernel.geometry, 25, 25)
         pilot = run_pilot(
-            kernel.geometry,
+            kernel,
             np.ones(100),
             blocks,
             tiles,
             rows_per_block=5,
             threshold=0.5,
             rng=np.random.default_rng(0),
-            n_threads=1,
         )
         same = pilot.rows[pilot.near_row] == pilot.near_col
         assert same.sum() == len(pilot.rows) == (~same).sum()
@@ -129,14 +129,13 @@ def test_threshold_rises_where_too_many_pairs_are_near(repeated: bool) -> None:
     kernel = prepare(points, points, 0.5)
     blocks, tiles = norm_order(kernel.geometry, 100, 100)
     pilot = run_pilot(
-        kernel.geometry,
+        kernel,
         np.ones(2000),
         blocks,
         tiles,
         rows_per_block=4,
         threshold=0.01,
         rng=np.random.default_rng(0),
-        n_threads=1,
     )
     squares = gaussian_kernel(points[pilot.rows], points, 0.5) ** 2
     assert ((squares >= 0.01**2).sum(axis=1) > 48).mean() > 0.5
@@ -151,14 +150,13 @@ def test_same_bits_on_any_number_of_threads() -> None:
     case = clustered(dtype=np.float32)
     pilots = [
         run_pilot(
-            case.geometry,
+            replace(case.kernel, backend=Compiled(n_threads)),
             np.ones(400, np.float32),
             case.query_blocks,
             case.key_tiles,
             rows_per_block=3,
             threshold=THRESHOLD,
             rng=np.random.default_rng(0),
-            n_threads=n_threads,
         )
         for n_threads in (1, 2, 3, 7)
     ]

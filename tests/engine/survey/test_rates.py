@@ -7,7 +7,7 @@ import pytest
 from engine_cases import Case, clustered, inclusion
 
 from approxkmv.engine.survey.order import Blocks
-from approxkmv.engine.survey.rates import Entries, Rates, not_left_to_few, smoothed, solve_rates
+from approxkmv.engine.survey.rates import Entries, Rates, not_left_to_few, pooled, solve_rates
 
 
 def even_vector(case: Case) -> np.ndarray:
@@ -171,18 +171,18 @@ def test_rates_are_those_of_a_direct_bisection(share: float) -> None:
     assert abs(rates.pairs / direct(case, np.exp(high) * root, x)[1] - 1) <= 0.04
 
 
-def test_smoothed_moments() -> None:
+def test_pooled_moments() -> None:
     """Never 0, never below a thousandth of the block's mean; a flat surface stays flat."""
-    flat = smoothed(np.full((6, 9), 2.0))
+    flat = pooled(np.full((6, 9), 2.0))
     np.testing.assert_allclose(flat, flat[0, 0])
     assert 2.0 <= flat[0, 0] <= 2.01
     peak = np.zeros((20, 30))
     peak[10, 15] = 1.0
-    spread = smoothed(peak)
+    spread = pooled(peak)
     assert (spread > 0).all()
     assert (spread[10] >= 1e-3 * peak[10].mean()).all()
     assert spread.argmax() == peak.argmax() or spread.max() == pytest.approx(spread[10, 15])
-    assert (smoothed(np.zeros((3, 3))) > 0).all()
+    assert (pooled(np.zeros((3, 3))) > 0).all()
 
 
 def test_tiles_of_zeros_do_not_change_the_others() -> None:
