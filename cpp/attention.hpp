@@ -27,7 +27,8 @@
 
 namespace akmv {
 
-template <class T> struct Attention {
+template <class T>
+struct Attention {
   const T *queries;  // [query set][m][d]
   const T *keys;     // [key set][n][d]
   const T *values;   // [value set][n][r]
@@ -44,7 +45,8 @@ template <class T> struct Attention {
   T *largest;  // [3] magnitudes of queries, keys and values; not a number if one is not finite
 };
 
-template <class T> class AttentionRunner {
+template <class T>
+class AttentionRunner {
  public:
   AttentionRunner(const Attention<T> &attention, const TypedKernels<T> &kernels, int n_threads,
                   const Poll &poll)
@@ -132,8 +134,8 @@ template <class T> class AttentionRunner {
     const std::size_t last = std::min<std::size_t>(a_.n, start + panel_keys_);
     pack_points(points, nullptr, start, last - start, no_shift_.data(), k_, k_.group_keys,
                 keys_ + (set * n_keys_ + start) * a_.d);
-    k_.key_lengths(keys_ + (set * n_keys_ + start) * a_.d, a_.d, round_up(last - start, k_.group_keys),
-                   longest_.data() + set * n_keys_ + start);
+    k_.key_lengths(keys_ + (set * n_keys_ + start) * a_.d, a_.d,
+                   round_up(last - start, k_.group_keys), longest_.data() + set * n_keys_ + start);
     look_at(points.data + start * a_.d, (last - start) * a_.d, space.largest[1]);
   }
 
@@ -173,7 +175,8 @@ template <class T> class AttentionRunner {
     tile.n_columns = int(n_columns_);
     tile.causal = a_.causal;
     tile.mask_stride = a_.mask_rows > 1 ? a_.n : 0;
-    const std::size_t mask_at = (std::size_t(use[3]) * a_.mask_rows + (a_.mask_rows > 1 ? first : 0)) * a_.n;
+    const std::size_t mask_at =
+        (std::size_t(use[3]) * a_.mask_rows + (a_.mask_rows > 1 ? first : 0)) * a_.n;
     tile.added = a_.added ? a_.added + mask_at : nullptr;
     tile.kept = a_.kept ? a_.kept + mask_at : nullptr;
     tile.scores = space.scores.get();

@@ -16,7 +16,8 @@ constexpr double kLeastRest = 1e-3;  // smaller 1 - p would show the rounding of
 //   crosses[i, c] = sum_j t_ij^2 squares[j, 1] values[j, c]   for every `cross_every`-th strip,
 //
 // with t_ij = exp(<q_i, k_j> - key_shift[j] - row_max[i]). Sums go on from chunk to chunk.
-template <class T> struct AttentionTile {
+template <class T>
+struct AttentionTile {
   const T *queries;             // [strip][dim][row in strip], zero padded
   const T *keys;                // [panel][group][dim][key in group], zero padded
   const T *key_shift;           // [key], +infinity on padding
@@ -44,7 +45,8 @@ template <class T> struct AttentionTile {
 //
 // Without the guards that is the squared error of a row that misses key j: p_ij^2 |v_j - o_i|^2 to
 // first order, and all of |v_j - v|^2 where the key has nearly all the weight.
-template <class T> struct MomentStrip {
+template <class T>
+struct MomentStrip {
   const T *queries;  // [dim][row], the strip
   const T *outputs;  // [column][row], the strip
   const T *keys;     // as in AttentionTile
@@ -53,18 +55,19 @@ template <class T> struct MomentStrip {
   std::size_t n_dims, n_columns;
   std::size_t first, n_keys;  // the panel
   int n_rows;
-  const T *row_max;             // [row]
-  const T *inverse_total;       // [row]
-  const T *output_norms;        // [row] |o_i|^2
+  const T *row_max;               // [row]
+  const T *inverse_total;         // [row]
+  const T *output_norms;          // [row] |o_i|^2
   const T *guards, *plan_guards;  // [row]
-  const std::int64_t *visible;  // [row]
-  float *const *moment;         // [row] where its sums go: [key]
-  float *const *guarded;        // [row]
-  T *scores, *dots;             // scratch [rows][kScoreStride]
+  const std::int64_t *visible;    // [row]
+  float *const *moment;           // [row] where its sums go: [key]
+  float *const *guarded;          // [row]
+  T *scores, *dots;               // scratch [rows][kScoreStride]
 };
 
 // Listed values, moved to (v - centre) * factor and laid out for AttentionTile.
-template <class T> struct ValuePanel {
+template <class T>
+struct ValuePanel {
   const T *values;            // [value][column]
   const std::int32_t *index;  // [n] which values
   std::size_t n, width;       // keys listed, and with padding
@@ -83,7 +86,7 @@ struct MomentRow {
   float scale;                    // 1 / pilot rows
   std::size_t narrow, wide;
   float raw_share, wide_share, floor_share;
-  double *running;  // scratch [n + 1]
+  double *running;                  // scratch [n + 1]
   float *moment_out, *guarded_out;  // [n]
 };
 

@@ -8,13 +8,15 @@ namespace akmv {
 namespace AKMV_ISA {
 
 // Scores of keys that a row does not see.
-template <class T> static inline void hide(T *scores, std::int64_t seen, int width) {
+template <class T>
+static inline void hide(T *scores, std::int64_t seen, int width) {
   for (int j = seen > 0 ? int(seen) : 0; j < width; ++j) scores[j] = -__builtin_inf();
 }
 
 // The keys that some row of a strip sees, rounded up to a group.
 template <class T>
-static inline std::size_t seen_by_strip(const std::int64_t *visible, int strip, std::size_t n_keys) {
+static inline std::size_t seen_by_strip(const std::int64_t *visible, int strip,
+                                        std::size_t n_keys) {
   if (!visible) return n_keys;
   std::int64_t most = 0;
   for (int r = 0; r < kRows; ++r)
@@ -26,8 +28,8 @@ static inline std::size_t seen_by_strip(const std::int64_t *visible, int strip, 
 
 // Sums of squared terms times each of the columns; stores the products with the last one.
 template <class T>
-static inline void add_squares(const T *terms, const T *columns, std::size_t stride, int n, T *lanes,
-                               T *products) {
+static inline void add_squares(const T *terms, const T *columns, std::size_t stride, int n,
+                               T *lanes, T *products) {
   using S = Simd<T>;
   using V = typename S::V;
   V sums[kSquareColumns] = {};
@@ -56,11 +58,13 @@ static inline void add_products(const T *terms, const T *values, int width, int 
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v)
-        accumulate(products + (std::size_t(r) * n_groups + g) * S::kKeys + v * S::kWidth, acc[r][v]);
+        accumulate(products + (std::size_t(r) * n_groups + g) * S::kKeys + v * S::kWidth,
+                   acc[r][v]);
   }
 }
 
-template <class T> static void attend(const AttentionTile<T> &t) {
+template <class T>
+static void attend(const AttentionTile<T> &t) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr int kWidth = S::kWidth;
@@ -76,8 +80,8 @@ template <class T> static void attend(const AttentionTile<T> &t) {
       const int width = seen - first < std::size_t(panel_width) ? int(seen - first) : panel_width;
       const bool crosses = t.cross_every && (s + t.cross_first) % t.cross_every == 0;
       T *squares = t.scores + kRows * kScoreStride;
-      score_strip<T, false>(t.queries + std::size_t(s) * kRows * t.n_dims, t.keys + first * t.n_dims,
-                            t.n_dims, width, t.scores);
+      score_strip<T, false>(t.queries + std::size_t(s) * kRows * t.n_dims,
+                            t.keys + first * t.n_dims, t.n_dims, width, t.scores);
       for (int r = 0; r < kRows; ++r) {
         const int row = s * kRows + r;
         T *scores = t.scores + r * kScoreStride;
@@ -116,7 +120,8 @@ template <class T> static void attend(const AttentionTile<T> &t) {
   }
 }
 
-template <class T> static inline void add_as_floats(float *to, typename Simd<T>::V v) {
+template <class T>
+static inline void add_as_floats(float *to, typename Simd<T>::V v) {
   if constexpr (sizeof(T) == sizeof(float)) {
     accumulate(to, v);
   } else {
@@ -126,7 +131,8 @@ template <class T> static inline void add_as_floats(float *to, typename Simd<T>:
   }
 }
 
-template <class T> static void add_moments(const MomentStrip<T> &m) {
+template <class T>
+static void add_moments(const MomentStrip<T> &m) {
   using S = Simd<T>;
   using V = typename S::V;
   const std::size_t first = m.first, seen = seen_by_strip<T>(m.visible, 0, first + m.n_keys);
@@ -152,7 +158,8 @@ template <class T> static void add_moments(const MomentStrip<T> &m) {
   }
 }
 
-template <class T> static void pack_values(const ValuePanel<T> &p) {
+template <class T>
+static void pack_values(const ValuePanel<T> &p) {
   using S = Simd<T>;
   using V = typename S::V;
   const V factor = S::splat(p.factor);
@@ -184,8 +191,8 @@ template <class T> static void pack_values(const ValuePanel<T> &p) {
 
 // Means over [j - half, j + half], cut at the ends, times a share.
 template <bool kAdd>
-static inline void pool(const double *__restrict running, std::size_t n, std::size_t half, float share,
-                        float *__restrict out) {
+static inline void pool(const double *__restrict running, std::size_t n, std::size_t half,
+                        float share, float *__restrict out) {
   const auto ends = [&](std::size_t j) {
     const std::size_t low = j > half ? j - half : 0, high = j + half + 1 < n ? j + half + 1 : n;
     const double sum = running[high] - running[low];
@@ -225,8 +232,8 @@ static double smooth_moments(const MomentRow &m) {
   return mean;
 }
 
-static void draw_probabilities(const float *__restrict guarded, std::size_t n, float floor, float rate,
-                               float least, float *__restrict out) {
+static void draw_probabilities(const float *__restrict guarded, std::size_t n, float floor,
+                               float rate, float least, float *__restrict out) {
   for (std::size_t j = 0; j < n; ++j) {
     const float pi = rate * __builtin_sqrtf(guarded[j] + floor);
     const float raised = pi > least ? pi : least;

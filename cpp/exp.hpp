@@ -2,10 +2,10 @@
 //
 //   exp(t) = 2^n * exp(r),   n = round(t / ln 2),   |r| <= ln(2)/2
 //
-// Accuracy: below 2 ulp wherever the result is a normal number. NaN stays NaN. Results too small for
-// the exponent field become 0, results from 2^127.5 (float) or 2^1023.5 (double) on become infinity.
-// `ceiling` bounds the argument from above at no extra cost: a Gaussian kernel passes 0, so that
-// rounding never makes a kernel value larger than 1.
+// Accuracy: below 2 ulp wherever the result is a normal number. NaN stays NaN. Results too small
+// for the exponent field become 0, results from 2^127.5 (float) or 2^1023.5 (double) on become
+// infinity. `ceiling` bounds the argument from above at no extra cost: a Gaussian kernel passes 0,
+// so that rounding never makes a kernel value larger than 1.
 //
 // Where scores can be had in units of ln 2, power_of_two takes three quarters of the time: its
 // reduction is exact, and the two halves of its polynomial do not wait for each other.
@@ -16,9 +16,11 @@
 namespace akmv {
 namespace AKMV_ISA {
 
-template <class T> struct ExpConstants;
+template <class T>
+struct ExpConstants;
 
-template <> struct ExpConstants<float> {
+template <>
+struct ExpConstants<float> {
   static constexpr float kLog2E = 1.44269504088896341f;
   static constexpr float kLn2High = 0.693145751953125f;  // 15 bits: n * kLn2High is exact
   static constexpr float kLn2Low = 1.42860682030941723e-6f;
@@ -29,20 +31,23 @@ template <> struct ExpConstants<float> {
   static constexpr int kMantissaBits = 23;
   // Chebyshev fit of exp on |r| <= ln(2)/2, largest error 2e-9; highest power first.
   static constexpr int kTerms = 7;
-  static constexpr float kPolynomial[kTerms] = {0.00139411188958f, 0.00837513477462f,
-                                                0.0416663527711f,  0.16666415414f,
-                                                0.500000004715f,   1.00000003774f, 1.0f};
-  // Minimax fit of 2^r on |r| <= 1/2, largest relative error 2e-9; lowest power first, without the 1.
+  static constexpr float kPolynomial[kTerms] = {0.00139411188958f,
+                                                0.00837513477462f,
+                                                0.0416663527711f,
+                                                0.16666415414f,
+                                                0.500000004715f,
+                                                1.00000003774f,
+                                                1.0f};
+  // Minimax fit of 2^r on |r| <= 1/2, largest relative error 2e-9; lowest power first, without
+  // the 1.
   static constexpr int kPowerTerms = 6;
-  static constexpr float kPowers[kPowerTerms] = {0.6931472028682964f,
-                                                 0.2402264791193031f,
-                                                 0.05550332439765271f,
-                                                 0.009618437483277306f,
-                                                 0.001339888754660418f,
-                                                 0.0001535335163946656f};
+  static constexpr float kPowers[kPowerTerms] = {0.6931472028682964f,   0.2402264791193031f,
+                                                 0.05550332439765271f,  0.009618437483277306f,
+                                                 0.001339888754660418f, 0.0001535335163946656f};
 };
 
-template <> struct ExpConstants<double> {
+template <>
+struct ExpConstants<double> {
   static constexpr double kLog2E = 1.4426950408889634074;
   static constexpr double kLn2High = 6.93147180369123816490e-01;
   static constexpr double kLn2Low = 1.90821492927058770002e-10;
@@ -54,10 +59,10 @@ template <> struct ExpConstants<double> {
   // Chebyshev fit, largest error 3e-18.
   static constexpr int kTerms = 12;
   static constexpr double kPolynomial[kTerms] = {
-      2.5110049204818659793e-8, 2.763265472252779189e-7,   2.7557240887229868596e-6,
-      2.4801485441561312966e-5, 1.9841269890076402829e-4,  1.3888888952352862866e-3,
-      8.3333333333195896163e-3, 4.166666666648795252e-2,   1.666666666666668082e-1,
-      5.0000000000000184039e-1, 9.9999999999999999976e-1,  1.0};
+      2.5110049204818659793e-8, 2.763265472252779189e-7,  2.7557240887229868596e-6,
+      2.4801485441561312966e-5, 1.9841269890076402829e-4, 1.3888888952352862866e-3,
+      8.3333333333195896163e-3, 4.166666666648795252e-2,  1.666666666666668082e-1,
+      5.0000000000000184039e-1, 9.9999999999999999976e-1, 1.0};
   static constexpr int kPowerTerms = 11;  // largest relative error 4e-18
   static constexpr double kPowers[kPowerTerms] = {
       6.931471805599453259e-1, 2.4022650695910131247e-1, 5.550410866482007196e-2,
@@ -87,7 +92,8 @@ static inline typename Simd<T>::V exp(typename Simd<T>::V t, typename Simd<T>::V
 }
 
 // 2^t for |t| <= kBias - 1.
-template <class T> static inline typename Simd<T>::V normal_power_of_two(typename Simd<T>::V t) {
+template <class T>
+static inline typename Simd<T>::V normal_power_of_two(typename Simd<T>::V t) {
   using C = ExpConstants<T>;
   using S = Simd<T>;
   using V = typename S::V;
@@ -100,14 +106,17 @@ template <class T> static inline typename Simd<T>::V normal_power_of_two(typenam
     const int last = (C::kPowerTerms - 1 - half) / 2 * 2 + half;
     halves[half] = S::splat(C::kPowers[last]);
 #pragma GCC unroll 16
-    for (int i = last - 2; i >= 0; i -= 2) halves[half] = halves[half] * square + S::splat(C::kPowers[i]);
+    for (int i = last - 2; i >= 0; i -= 2)
+      halves[half] = halves[half] * square + S::splat(C::kPowers[i]);
   }
-  const V scale = reinterpret_cast<V>((reinterpret_cast<I>(shifted) + C::kBias) << C::kMantissaBits);
+  const V scale =
+      reinterpret_cast<V>((reinterpret_cast<I>(shifted) + C::kBias) << C::kMantissaBits);
   return (halves[1] * square + halves[0] * r) * scale + scale;
 }
 
 // 2^t for t <= kBias; 0 where that is no normal number.
-template <class T> static inline typename Simd<T>::V power_of_two(typename Simd<T>::V t) {
+template <class T>
+static inline typename Simd<T>::V power_of_two(typename Simd<T>::V t) {
   return normal_power_of_two<T>(Simd<T>::at_least(t, Simd<T>::splat(T(-ExpConstants<T>::kBias))));
 }
 

@@ -1,13 +1,16 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
-#include "softmax.hpp"
 #include "attention_tile.hpp"
 #include "smooth_tile.hpp"
+#include "softmax.hpp"
 #include "tile.hpp"
 
 namespace akmv {
 namespace AKMV_ISA {
 
-template <class T> static T sum_lanes(const T *lanes) { return Simd<T>::sum(Simd<T>::load(lanes)); }
+template <class T>
+static T sum_lanes(const T *lanes) {
+  return Simd<T>::sum(Simd<T>::load(lanes));
+}
 
 template <class T, class Function>
 static inline void each_vector(const T *in, T *out, std::size_t n, const Function &function) {
@@ -20,17 +23,20 @@ static inline void each_vector(const T *in, T *out, std::size_t n, const Functio
   for (std::size_t k = i; k < n; ++k) out[k] = last[k - i];
 }
 
-template <class T> static void exp_array(const T *in, T *out, std::size_t n) {
+template <class T>
+static void exp_array(const T *in, T *out, std::size_t n) {
   using V = typename Simd<T>::V;
   const V top = Simd<T>::splat(ExpConstants<T>::kHighest);
   each_vector(in, out, n, [&](V t) { return exp<T>(t, top); });
 }
 
-template <class T> static void power_of_two_array(const T *in, T *out, std::size_t n) {
+template <class T>
+static void power_of_two_array(const T *in, T *out, std::size_t n) {
   each_vector(in, out, n, [](typename Simd<T>::V t) { return power_of_two<T>(t); });
 }
 
-template <class T> static T largest_magnitude(const T *x, std::size_t n) {
+template <class T>
+static T largest_magnitude(const T *x, std::size_t n) {
   using S = Simd<T>;
   using V = typename S::V;
   // A maximum may pass over what is not a number; 0 times it, or times infinity, stays.
@@ -52,7 +58,8 @@ template <class T> static T largest_magnitude(const T *x, std::size_t n) {
   return largest + rest;
 }
 
-template <class T> static T squared_distance(const T *a, const T *b, std::size_t n_dims) {
+template <class T>
+static T squared_distance(const T *a, const T *b, std::size_t n_dims) {
   using S = Simd<T>;
   using V = typename S::V;
   const auto square = [&](std::size_t l) {
@@ -76,7 +83,8 @@ template <class T> static T squared_distance(const T *a, const T *b, std::size_t
 }
 
 template <class T>
-static double squared_norm(const T *point, const double *centre, double factor, std::size_t n_dims) {
+static double squared_norm(const T *point, const double *centre, double factor,
+                           std::size_t n_dims) {
   constexpr std::size_t kSums = 8;
   T moved[kPiece];
   double sums[kSums] = {};
@@ -86,7 +94,8 @@ static double squared_norm(const T *point, const double *centre, double factor, 
     for (std::size_t l = n; l % kSums != 0; ++l) moved[l] = T(0);
     for (std::size_t l = 0; l < n; l += kSums)
 #pragma GCC unroll 8
-      for (std::size_t k = 0; k < kSums; ++k) sums[k] += double(moved[l + k]) * double(moved[l + k]);
+      for (std::size_t k = 0; k < kSums; ++k)
+        sums[k] += double(moved[l + k]) * double(moved[l + k]);
   }
   double sum = 0;
   for (std::size_t k = 0; k < kSums; ++k) sum += sums[k];
@@ -97,7 +106,9 @@ template <class T>
 static T projection(const T *point, const T *centre, const T *direction, std::size_t n_dims) {
   using S = Simd<T>;
   using V = typename S::V;
-  const auto term = [&](std::size_t l) { return (S::load(point + l) - S::load(centre + l)) * S::load(direction + l); };
+  const auto term = [&](std::size_t l) {
+    return (S::load(point + l) - S::load(centre + l)) * S::load(direction + l);
+  };
   V even = {}, odd = {};
   std::size_t l = 0;
   for (; l + 2 * S::kWidth <= n_dims; l += 2 * S::kWidth) {
@@ -122,7 +133,8 @@ static void add_moved(T weight, const T *point, const T *centre, std::size_t n_d
 // Adds a piece of some points to `kSums` vectors of their projections.
 template <int kSums>
 static inline void add_piece(const float (&moved)[kProjected][kProjectedPiece], std::size_t n,
-                             const float *basis, std::size_t n_out, std::size_t at, float *const *out) {
+                             const float *basis, std::size_t n_out, std::size_t at,
+                             float *const *out) {
   using S = Simd<float>;
   S::V sums[kProjected][kSums] = {};
   for (std::size_t l = 0; l < n; ++l) {
@@ -159,7 +171,8 @@ static void project(const T *const *points, const double *centre, std::size_t n_
 }
 
 // As many independent multiply-adds per round as the micro tile has accumulators, and nothing else.
-template <class T> static double fused_multiply_adds(std::size_t rounds) {
+template <class T>
+static double fused_multiply_adds(std::size_t rounds) {
   using S = Simd<T>;
   using V = typename S::V;
   V acc[kRows * kVectors];
@@ -174,7 +187,8 @@ template <class T> static double fused_multiply_adds(std::size_t rounds) {
   return double(S::sum(total));
 }
 
-template <class T> constexpr TypedKernels<T> typed_kernels() {
+template <class T>
+constexpr TypedKernels<T> typed_kernels() {
   return {Simd<T>::kWidth,
           kRows,
           Simd<T>::kKeys,

@@ -12,7 +12,8 @@
 namespace akmv {
 
 /// The larger of two magnitudes in `most`; not a number if one is not.
-template <class T> void keep_larger(T &most, T other) {
+template <class T>
+void keep_larger(T &most, T other) {
   if (!(other <= most)) most = std::isnan(most) ? most : other;
 }
 
@@ -26,7 +27,8 @@ void largest_magnitude(const T *x, std::size_t n, const TypedKernels<T> &kernels
   parallel_for(
       parts.size(), n_threads,
       [&](std::size_t task, int) {
-        parts[task] = kernels.largest_magnitude(x + task * kPiece, std::min(kPiece, n - task * kPiece));
+        parts[task] =
+            kernels.largest_magnitude(x + task * kPiece, std::min(kPiece, n - task * kPiece));
       },
       poll);
   out = 0;

@@ -24,7 +24,8 @@ inline std::unique_ptr<void, Free> allocate(std::size_t bytes) {
 }
 
 /// Uninitialised memory on a cache line.
-template <class T> class Buffer {
+template <class T>
+class Buffer {
  public:
   explicit Buffer(std::size_t n) : memory_(allocate(n * sizeof(T))) {}
   T *get() const { return static_cast<T *>(memory_.get()); }
@@ -39,10 +40,11 @@ struct KeptMemory {
 };
 inline thread_local KeptMemory kept_memory;
 
-/// The same from what the calling thread kept of its last call, if that was not much. New pages have
-/// to be cleared by the system: that was 6 % of the time of eight heads of 512 tokens. A call within
-/// a call, from the handler of a signal, finds nothing and makes its own.
-template <class T> class KeptBuffer {
+/// The same from what the calling thread kept of its last call, if that was not much. New pages
+/// have to be cleared by the system: that was 6 % of the time of eight heads of 512 tokens. A call
+/// within a call, from the handler of a signal, finds nothing and makes its own.
+template <class T>
+class KeptBuffer {
  public:
   explicit KeptBuffer(std::size_t n) : bytes_(n * sizeof(T)) {
     if (kept_memory.memory && kept_memory.bytes >= bytes_) {

@@ -18,8 +18,8 @@ namespace akmv {
 /// Points in groups: out[group][dim][point in group], the rest of the last group padded with zeros.
 /// `index` says which points, or is null for first, first + 1, ...
 template <class T>
-void pack_points(const Points<T> &points, const std::int32_t *index, std::size_t first, std::size_t n,
-                 const T *shift, const TypedKernels<T> &kernels, int group, T *out) {
+void pack_points(const Points<T> &points, const std::int32_t *index, std::size_t first,
+                 std::size_t n, const T *shift, const TypedKernels<T> &kernels, int group, T *out) {
   const std::size_t d = points.d;
   for (std::size_t start = 0; start < n; start += group, out += group * d) {
     // Listed points lie anywhere in memory: the next group is fetched while this one is packed.
@@ -38,8 +38,10 @@ void pack_points(const Points<T> &points, const std::int32_t *index, std::size_t
       // The last four of a group of six are packed with two that were: less than one by one.
       const std::size_t from = group >= 4 ? std::min<std::size_t>(c, group - 4) : c;
       const std::size_t at = start + c, of_four = start + from;
-      if (group >= 4 && counts(of_four) && counts(of_four + 1) && counts(of_four + 2) && counts(of_four + 3)) {
-        const T *const four[4] = {point(of_four), point(of_four + 1), point(of_four + 2), point(of_four + 3)};
+      if (group >= 4 && counts(of_four) && counts(of_four + 1) && counts(of_four + 2) &&
+          counts(of_four + 3)) {
+        const T *const four[4] = {point(of_four), point(of_four + 1), point(of_four + 2),
+                                  point(of_four + 3)};
         kernels.pack_four(four, points.centre, points.factor, d, group, out + from);
         c = from + 4;
         continue;
@@ -72,13 +74,23 @@ void pack_few_columns(const T *x, std::size_t n_columns, std::size_t first, std:
 }
 
 /// A whole group; of a known size that is a few instructions instead of a call.
-template <class T> void copy_group(const T *from, int group, T *to) {
+template <class T>
+void copy_group(const T *from, int group, T *to) {
   switch (group) {
-    case 4: std::memcpy(to, from, 4 * sizeof(T)); break;
-    case 8: std::memcpy(to, from, 8 * sizeof(T)); break;
-    case 16: std::memcpy(to, from, 16 * sizeof(T)); break;
-    case 32: std::memcpy(to, from, 32 * sizeof(T)); break;
-    default: std::copy_n(from, group, to);
+    case 4:
+      std::memcpy(to, from, 4 * sizeof(T));
+      break;
+    case 8:
+      std::memcpy(to, from, 8 * sizeof(T));
+      break;
+    case 16:
+      std::memcpy(to, from, 16 * sizeof(T));
+      break;
+    case 32:
+      std::memcpy(to, from, 32 * sizeof(T));
+      break;
+    default:
+      std::copy_n(from, group, to);
   }
 }
 

@@ -1,5 +1,5 @@
-// Kernel values at listed pairs: the gather side of the package, about 20 times dearer per pair than
-// a tile, used where pairs are few (hash buckets, checks).
+// Kernel values at listed pairs: the gather side of the package, about 20 times dearer per pair
+// than a tile, used where pairs are few (hash buckets, checks).
 #pragma once
 
 #include "threads.hpp"
@@ -17,8 +17,8 @@ constexpr std::size_t kPairsPerTask = 1 << 14;
 /// out[p] = K at row rows[p] and column cols[p].
 template <class T>
 void pair_kernel(const PairKernel<T> &kernel, const std::int64_t *rows, const std::int64_t *cols,
-                 std::size_t n_pairs, const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
-                 double *out) {
+                 std::size_t n_pairs, const TypedKernels<T> &kernels, int n_threads,
+                 const Poll &poll, double *out) {
   parallel_for(
       (n_pairs + kPairsPerTask - 1) / kPairsPerTask, n_threads,
       [&](std::size_t task, int) {
@@ -39,8 +39,8 @@ struct KeyRanges {
   const std::int64_t *order, *start, *stop;
 };
 
-/// Keys of each query's range with kernel value >= threshold, in scan order. `parts` receives one list
-/// per task, tasks in order of their queries.
+/// Keys of each query's range with kernel value >= threshold, in scan order. `parts` receives one
+/// list per task, tasks in order of their queries.
 template <class T>
 void scan_ranges(const PairKernel<T> &kernel, const KeyRanges &ranges, double threshold,
                  const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
@@ -59,7 +59,8 @@ void scan_ranges(const PairKernel<T> &kernel, const KeyRanges &ranges, double th
         for (std::size_t i = task * kQueriesPerTask; i < last; ++i)
           for (std::int64_t s = ranges.start[i]; s < ranges.stop[i]; ++s) {
             const std::int64_t key = ranges.order[s];
-            const double r2 = double(kernels.squared_distance(queries[i], keys[std::size_t(key)], keys.d));
+            const double r2 =
+                double(kernels.squared_distance(queries[i], keys[std::size_t(key)], keys.d));
             if (!(r2 <= reach)) continue;
             const double value = std::exp(slope * r2);
             if (value < threshold) continue;

@@ -6,7 +6,8 @@
 namespace akmv {
 
 /// Rows against all keys, in tiles key_order[tile_start[t] .. tile_start[t + 1]).
-template <class T> struct PilotRows {
+template <class T>
+struct PilotRows {
   const std::int32_t *rows;  // numbers of the queries
   std::size_t n_rows;
   const std::int32_t *key_order;
@@ -15,16 +16,16 @@ template <class T> struct PilotRows {
   const T *weights;  // [keys]
   const T *x;        // [keys], or null
   T threshold;       // pairs with a value from here on are listed
-  // Out [tile][row] sums of K^2 times the weights. With x out [tile][row][kPowerSums]: K x, K^2 times the
-  // weights and, over keys that are not near, with D = e^-u e^-v and z as in smooth.hpp, the weights
-  // times K D z^k for k = 0, 1, 2 and times D^2 z^k for k = 0 to 4.
+  // Out [tile][row] sums of K^2 times the weights. With x out [tile][row][kPowerSums]: K x, K^2
+  // times the weights and, over keys that are not near, with D = e^-u e^-v and z as in smooth.hpp,
+  // the weights times K D z^k for k = 0, 1, 2 and times D^2 z^k for k = 0 to 4.
   double *sums;
 };
 
 /// Columns of a panel, as the tile kernel reads them.
 template <class T>
-void pack_weights(const Geometry<T> &g, const PilotRows<T> &pilot, const std::int32_t *keys, std::size_t n,
-                  std::size_t padded, T *weights, T *x) {
+void pack_weights(const Geometry<T> &g, const PilotRows<T> &pilot, const std::int32_t *keys,
+                  std::size_t n, std::size_t padded, T *weights, T *x) {
   std::fill_n(weights, (pilot.x ? 3 : 2) * padded, T(0));
   for (std::size_t j = 0; j < n; ++j) weights[j] = pilot.weights[keys[j]];
   if (!pilot.x) return;
@@ -87,7 +88,8 @@ void pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
         tile.values = s.values.get();
         for (std::int64_t k = pilot.tile_start[t]; k < pilot.tile_start[t + 1]; k += kPanelKeys) {
           const std::int32_t *keys = pilot.key_order + k;
-          const std::size_t n_keys = std::min<std::int64_t>(kPanelKeys, pilot.tile_start[t + 1] - k);
+          const std::size_t n_keys =
+              std::min<std::int64_t>(kPanelKeys, pilot.tile_start[t + 1] - k);
           tile.n_keys = round_up(n_keys, kernels.group_keys);
           pack_shift(g.key_shift, keys, 0, n_keys, tile.n_keys, s.key_shift.get());
           pack_points(g.keys, keys, 0, n_keys, s.key_shift.get(), kernels, kernels.group_keys,
@@ -106,7 +108,9 @@ void pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKern
               const double scale = pilot.x ? std::exp(-g.query_shift[pilot.rows[i + r]]) : 1.0;
               for (std::size_t c = 0; c < n_sums; ++c)
                 of_row[c] += double(kernels.sum_lanes(lanes + c * kernels.width)) *
-                             (c < 2 ? 1.0 : c < 5 ? scale : scale * scale);
+                             (c < 2   ? 1.0
+                              : c < 5 ? scale
+                                      : scale * scale);
               if (pilot.x && s.largest.get()[r] < pilot.threshold) continue;
               const T *values = tile.values + r * kPanelKeys;
               for (std::size_t j = 0; j < n_keys; ++j)

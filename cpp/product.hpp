@@ -19,7 +19,8 @@
 
 namespace akmv {
 
-template <class T> struct Product {
+template <class T>
+struct Product {
   Points<T> queries, keys;
   const double *query_shift;  // [queries]
   const double *key_shift;    // [keys]
@@ -53,7 +54,8 @@ Cut cut_keys(std::size_t n_keys, std::size_t n_dims, std::size_t n_columns, int 
 }
 
 /// A packed chunk of keys with their shifts and weights.
-template <class T> struct Chunk {
+template <class T>
+struct Chunk {
   std::size_t n_keys;  // padded
   Buffer<T> keys, shift, x;
 
@@ -65,7 +67,8 @@ template <class T> struct Chunk {
 };
 
 /// Scratch of one thread and the partial sums of one block of queries with one chunk.
-template <class T> struct Workspace {
+template <class T>
+struct Workspace {
   Buffer<T> queries, query_shift, scores, lanes, products, totals, row_max;
 
   Workspace(std::size_t n_dims, std::size_t n_columns, const TypedKernels<T> &kernels)
@@ -73,19 +76,22 @@ template <class T> struct Workspace {
         query_shift(kBlockRows),
         scores(std::size_t(kernels.rows) * kScoreStride),
         lanes(kBlockRows * std::min<std::size_t>(n_columns, kFewColumns) * kernels.width),
-        products(n_columns > kFewColumns ? kBlockRows * round_up(n_columns, kernels.group_keys) : 0),
+        products(n_columns > kFewColumns ? kBlockRows * round_up(n_columns, kernels.group_keys)
+                                         : 0),
         totals(kBlockRows * kernels.width),
         row_max(kBlockRows) {}
 };
 
 /// Sums of one row over some keys, relative to exp(max): the currency in which chunks are merged.
-template <class T> struct RowSums {
+template <class T>
+struct RowSums {
   T *out;
   T *total;  // may be null
   T *max;    // null unless online
 };
 
-template <class T> class Runner {
+template <class T>
+class Runner {
  public:
   Runner(const Product<T> &product, const TypedKernels<T> &kernels, int n_threads, const Poll &poll)
       : p_(product),
@@ -117,7 +123,8 @@ template <class T> class Runner {
     for (std::size_t c = 0; c < cut_.n_chunks; ++c) {
       const std::size_t n_panels = begin_chunk(c, chunk);
       parallel_for(
-          n_panels, n_threads_, [&](std::size_t panel, int) { pack_panel(c, panel, chunk); }, poll_);
+          n_panels, n_threads_, [&](std::size_t panel, int) { pack_panel(c, panel, chunk); },
+          poll_);
       parallel_for(
           n_blocks_, n_threads_,
           [&](std::size_t block, int slot) {
@@ -137,7 +144,8 @@ template <class T> class Runner {
     Buffer<T> totals(p_.totals ? cut_.n_chunks * m : 0);
     Buffer<T> row_max(p_.online ? cut_.n_chunks * m : 0);
     const auto part = [&](std::size_t c) {
-      return RowSums<T>{out.get() + c * m * p_.n_columns, p_.totals ? totals.get() + c * m : nullptr,
+      return RowSums<T>{out.get() + c * m * p_.n_columns,
+                        p_.totals ? totals.get() + c * m : nullptr,
                         p_.online ? row_max.get() + c * m : nullptr};
     };
     parallel_for(
@@ -186,7 +194,8 @@ template <class T> class Runner {
   void run_tile(std::size_t block, const Chunk<T> &chunk, Workspace<T> &space) const {
     const std::size_t first = block * kBlockRows;
     const std::size_t last = std::min(p_.queries.n, first + kBlockRows);
-    pack_shift<T>(p_.query_shift, nullptr, first, last - first, kBlockRows, space.query_shift.get());
+    pack_shift<T>(p_.query_shift, nullptr, first, last - first, kBlockRows,
+                  space.query_shift.get());
     pack_points(p_.queries, nullptr, first, last - first, space.query_shift.get(), k_, k_.rows,
                 space.queries.get());
 
@@ -233,7 +242,8 @@ template <class T> class Runner {
       tile.totals[i] = k_.sum_lanes(tile.totals + i * k_.width);
   }
 
-  void merge_block(std::size_t block, const Workspace<T> &space, T *out, T *totals, T *row_max) const {
+  void merge_block(std::size_t block, const Workspace<T> &space, T *out, T *totals,
+                   T *row_max) const {
     const std::size_t first = block * kBlockRows;
     const std::size_t last = std::min(p_.queries.n, first + kBlockRows);
     T *sums = p_.n_columns <= kFewColumns ? space.lanes.get() : space.products.get();
@@ -260,7 +270,8 @@ template <class T> class Runner {
       take = *from.max == next ? T(1) : std::exp(*from.max - next);
       *to.max = next;
     }
-    for (std::size_t c = 0; c < p_.n_columns; ++c) to.out[c] = to.out[c] * keep + from.out[c] * take;
+    for (std::size_t c = 0; c < p_.n_columns; ++c)
+      to.out[c] = to.out[c] * keep + from.out[c] * take;
     if (to.total) *to.total = *to.total * keep + *from.total * take;
   }
 
@@ -285,19 +296,20 @@ template <class T>
 void squared_norms(const Points<T> &points, const TypedKernels<T> &kernels, int n_threads,
                    const Poll &poll, double *out) {
   constexpr std::size_t kRowsPerTask = 1024;
-  parallel_for(
-      (points.n + kRowsPerTask - 1) / kRowsPerTask, n_threads,
-      [&](std::size_t task, int) {
-        const std::size_t last = std::min(points.n, (task + 1) * kRowsPerTask);
-        for (std::size_t i = task * kRowsPerTask; i < last; ++i)
-          out[i] = kernels.squared_norm(points.data + i * points.d, points.centre, points.factor, points.d);
-      },
-      poll);
+  parallel_for((points.n + kRowsPerTask - 1) / kRowsPerTask, n_threads,
+               [&](std::size_t task, int) {
+                 const std::size_t last = std::min(points.n, (task + 1) * kRowsPerTask);
+                 for (std::size_t i = task * kRowsPerTask; i < last; ++i)
+                   out[i] = kernels.squared_norm(points.data + i * points.d, points.centre,
+                                                 points.factor, points.d);
+               },
+               poll);
 }
 
 /// Sums of the columns; pieces of rows are added in their order, whichever thread summed them.
 template <class T>
-void column_sums(const T *x, std::size_t n, std::size_t d, int n_threads, const Poll &poll, double *out) {
+void column_sums(const T *x, std::size_t n, std::size_t d, int n_threads, const Poll &poll,
+                 double *out) {
   constexpr std::size_t kRowsPerTask = 1024;
   const std::size_t n_tasks = (n + kRowsPerTask - 1) / kRowsPerTask;
   std::vector<double> parts(n_tasks * d, 0.0);

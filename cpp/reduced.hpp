@@ -2,10 +2,10 @@
 //
 //   y_i = sum_j H_ij x_j  +  sum_{j drawn for i} (K_ij - H_ij) x_j / pi_ij
 //
-// H is a matrix that looks like K and is cheap: its points have few coordinates, and exponents below a
-// floor count as none. Its values say which pairs are worth looking at in full, pair by pair:
-// pi_ij = min(1, size_j rate H_ij), and a small constant where H is 0. Unbiased for any H. Draws of two
-// pairs are independent: the variance is the sum over the pairs.
+// H is a matrix that looks like K and is cheap: its points have few coordinates, and exponents
+// below a floor count as none. Its values say which pairs are worth looking at in full, pair by
+// pair: pi_ij = min(1, size_j rate H_ij), and a small constant where H is 0. Unbiased for any H.
+// Draws of two pairs are independent: the variance is the sum over the pairs.
 #pragma once
 
 #include "near.hpp"
@@ -14,9 +14,10 @@
 
 namespace akmv {
 
-template <class T> struct Reduction {
-  Geometry<T> few;      // of H, by inner products
-  PairKernel<T> whole;  // K
+template <class T>
+struct Reduction {
+  Geometry<T> few;                              // of H, by inner products
+  PairKernel<T> whole;                          // K
   const std::int32_t *query_index, *key_index;  // where the few's points are among them
   const std::int32_t *own;  // [query] the key that is this query, whose K is known to be 1; or -1
   const T *x;               // [key][column], in the order of the few
@@ -36,7 +37,8 @@ inline std::vector<std::uint32_t> side_words(std::size_t n, std::uint64_t side, 
   return words;
 }
 
-template <class T> class Reducer {
+template <class T>
+class Reducer {
  public:
   Reducer(const Reduction<T> &reduction, const TypedKernels<T> &kernels, int n_threads,
           const Poll &poll)
@@ -83,7 +85,8 @@ template <class T> class Reducer {
   /// Chunks whose whole keys stay in the last-level cache while all queries look at them.
   Cut small_chunks(Cut cut) const {
     constexpr std::size_t kWholeBytes = 8 << 20;
-    const std::size_t fit = kWholeBytes / (sizeof(T) * r_.whole.keys.d * std::size_t(cut.panel_keys));
+    const std::size_t fit =
+        kWholeBytes / (sizeof(T) * r_.whole.keys.d * std::size_t(cut.panel_keys));
     cut.chunk_keys = std::min(cut.chunk_keys, std::max<std::size_t>(fit, 1) * cut.panel_keys);
     cut.n_chunks = (r_.few.keys.n + cut.chunk_keys - 1) / cut.chunk_keys;
     return cut;
@@ -125,8 +128,8 @@ template <class T> class Reducer {
 
   std::size_t bound_dims() const { return std::min<std::size_t>(kBoundDims, r_.few.keys.d); }
 
-  /// Half the squared lengths of packed points along their first coordinates, as exponents: what they
-  /// would have to be shifted by if they had no other coordinates.
+  /// Half the squared lengths of packed points along their first coordinates, as exponents: what
+  /// they would have to be shifted by if they had no other coordinates.
   void bound(const T *packed, const T *shift, std::size_t n, int group, T *out) const {
     for (std::size_t i = 0; i < n; ++i) {
       const T *point = packed + i / group * group * r_.few.keys.d + i % group;
@@ -144,8 +147,8 @@ template <class T> class Reducer {
     pack_shift<T>(r_.few.key_shift, nullptr, from, width, padded, keys.shift.get() + start);
     pack_points(r_.few.keys, nullptr, from, width, keys.shift.get() + start, k_, k_.group_keys,
                 keys.points.get() + start * r_.few.keys.d);
-    bound(keys.points.get() + start * r_.few.keys.d, keys.shift.get() + start, padded, k_.group_keys,
-          keys.bound.get() + start);
+    bound(keys.points.get() + start * r_.few.keys.d, keys.shift.get() + start, padded,
+          k_.group_keys, keys.bound.get() + start);
     T *x = keys.x.get() + start * padded_;
     if (r_.n_columns <= std::size_t(kFewColumns))
       pack_few_columns(r_.x, r_.n_columns, from, to, padded, x);
@@ -172,9 +175,12 @@ template <class T> class Reducer {
       tile.x = keys.x.get() + start * padded_;
       tile.n_keys = round_up(width, k_.group_keys);
       k_.tile(tile);
-      const DrawPanel<T> panel{tile.values,        tile.live,
-                               int(n_rows),        keys.size.get() + start,
-                               &row_words_[first], keys.words.get() + start,
+      const DrawPanel<T> panel{tile.values,
+                               tile.live,
+                               int(n_rows),
+                               keys.size.get() + start,
+                               &row_words_[first],
+                               keys.words.get() + start,
                                r_.rate};
       const int n_drawn = k_.draw_values(panel, s.drawn.get());
       constexpr int kAhead = 2;
@@ -191,7 +197,8 @@ template <class T> class Reducer {
       for (std::size_t c = 0; c < r_.n_columns; ++c) {
         const T sum = few_columns ? k_.sum_lanes(tile.lanes + (i * r_.n_columns + c) * k_.width)
                                   : tile.products[i * padded_ + c];
-        sums.out[(first + i) * r_.n_columns + c] += T(double(sum) + s.corrections.get()[i * r_.n_columns + c]);
+        sums.out[(first + i) * r_.n_columns + c] +=
+            T(double(sum) + s.corrections.get()[i * r_.n_columns + c]);
       }
   }
 
@@ -240,8 +247,8 @@ template <class T> class Reducer {
   }
 
   /// Pairs of one panel whose H is 0, each with the same small probability.
-  void look_blindly(std::size_t first, std::size_t n_rows, std::size_t from, std::size_t width, Space &s,
-                    const SampledSums<T> &sums) {
+  void look_blindly(std::size_t first, std::size_t n_rows, std::size_t from, std::size_t width,
+                    Space &s, const SampledSums<T> &sums) {
     for (std::size_t i = 0; i < n_rows; ++i)
       for (Blind &blind = blind_[first + i]; blind.key < from + width; move_on(first + i))
         if (value(s, i, blind.key - from) == 0) look(first, i, blind.key, 0.0, r_.least, s, sums);
@@ -284,10 +291,13 @@ template <class T> class Reducer {
     return length;
   }
 
-  const T *whole_key(std::size_t key) const { return r_.whole.keys[std::size_t(r_.key_index[key])]; }
+  const T *whole_key(std::size_t key) const {
+    return r_.whole.keys[std::size_t(r_.key_index[key])];
+  }
 
   void fetch(const T *point) const {
-    for (std::size_t l = 0; l < r_.whole.keys.d; l += kAlignment / sizeof(T)) __builtin_prefetch(point + l);
+    for (std::size_t l = 0; l < r_.whole.keys.d; l += kAlignment / sizeof(T))
+      __builtin_prefetch(point + l);
   }
 
   static constexpr std::size_t kBoundDims = 12;

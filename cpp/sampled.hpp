@@ -1,9 +1,10 @@
 // Products with drawn keys: one draw of keys per block of queries, in dense tiles.
 //
-//   y_i = sum_{j drawn for i's block} K_ij x_j / pi_j  +  sum_{j found for i} K_ij x_j (1 - [j drawn] / pi_j)
+//   y_i = sum_{j drawn for i's block} K_ij x_j / pi_j  +  sum_{j found for i} K_ij x_j (1 - [j
+//   drawn] / pi_j)
 //
-// for every row x_j of one or several columns. Unbiased for any probabilities pi and any found pairs.
-// The second sum takes out what the draws say of found pairs and puts in their exact terms.
+// for every row x_j of one or several columns. Unbiased for any probabilities pi and any found
+// pairs. The second sum takes out what the draws say of found pairs and puts in their exact terms.
 //
 // For one column a smooth part C of K may be taken out first (smooth.hpp):
 //
@@ -20,15 +21,16 @@
 namespace akmv {
 
 /// Key j is drawn for a block with probability min(1, rate[block, tile of j] size_j).
-template <class T> struct DrawPlan {
+template <class T>
+struct DrawPlan {
   const std::int32_t *query_order;
   const std::int64_t *block_start;  // [blocks + 1] into query_order
   std::size_t n_blocks;
   const std::int32_t *key_order;
   const std::int64_t *tile_start;  // [tiles + 1] into key_order
   std::size_t n_tiles;
-  const float *rate;     // [block][tile]
-  const T *size;         // [keys]
+  const float *rate;  // [block][tile]
+  const T *size;      // [keys]
   std::size_t n_keys;
   std::uint64_t seed, stream;
 
@@ -40,13 +42,15 @@ template <class T> struct DrawPlan {
   }
 };
 
-template <class T> struct Drawn {
+template <class T>
+struct Drawn {
   std::vector<std::int32_t> keys, tiles;
   std::vector<double> pi;
 };
 
 /// Systematic draws: in every tile points a distance 1/rate apart, from a random start, fall on the
-/// running sums of the sizes (`prefix`), and the keys they fall on are drawn. Inclusion probabilities are exact.
+/// running sums of the sizes (`prefix`), and the keys they fall on are drawn. Inclusion
+/// probabilities are exact.
 template <class T>
 void draw_keys(const DrawPlan<T> &plan, const double *prefix, std::size_t block, Drawn<T> &out) {
   out.keys.clear();
@@ -74,7 +78,8 @@ void draw_keys(const DrawPlan<T> &plan, const double *prefix, std::size_t block,
 }
 
 /// All that a product from drawn keys is made of.
-template <class T> struct Drawing {
+template <class T>
+struct Drawing {
   Geometry<T> geometry;
   DrawPlan<T> plan;
   FoundPairs found;
@@ -82,11 +87,18 @@ template <class T> struct Drawing {
   Rows<T> x;  // [key][column]
 };
 
-template <class T> class Sampler {
+template <class T>
+class Sampler {
  public:
   Sampler(const Drawing<T> &drawing, const TypedKernels<T> &kernels, int n_threads)
-      : g_(drawing.geometry), plan_(drawing.plan), found_(drawing.found), smooth_(drawing.smooth),
-        x_(drawing.x.data), n_columns_(drawing.x.d), k_(kernels), prefix_(plan_.running_sizes()),
+      : g_(drawing.geometry),
+        plan_(drawing.plan),
+        found_(drawing.found),
+        smooth_(drawing.smooth),
+        x_(drawing.x.data),
+        n_columns_(drawing.x.d),
+        k_(kernels),
+        prefix_(plan_.running_sizes()),
         panel_keys_(cut_keys<T>(kChunkKeys, g_.keys.d, 1, k_.group_keys).panel_keys),
         of_key_(smooth_.moments ? polynomials_of_keys() : std::vector<OfKey>()) {
     std::int64_t most = 0;
@@ -138,12 +150,12 @@ template <class T> class Sampler {
   static constexpr std::size_t kChunkKeys = 1024;
 
   struct Space {
-    Buffer<T> queries, query_shift, query_scale, keys, key_shift, weights, x, square_x, smooth, scores,
-        lanes, products;
-    Buffer<double> sums;                               // [row][columns, variance, mass]
-    std::vector<T> inverse_of, variance_of, mass_of;   // [key], 0 where not drawn
+    Buffer<T> queries, query_shift, query_scale, keys, key_shift, weights, x, square_x, smooth,
+        scores, lanes, products;
+    Buffer<double> sums;                              // [row][columns, variance, mass]
+    std::vector<T> inverse_of, variance_of, mass_of;  // [key], 0 where not drawn
     Drawn<T> drawn;
-    std::vector<T> polynomials;          // [drawn][power], of keys whose squares are summed
+    std::vector<T> polynomials;  // [drawn][power], of keys whose squares are summed
     Moments<T> moments;
 
     Space(std::size_t n_rows, const Points<T> &keys_, std::size_t n_columns, bool has_smooth,
@@ -300,7 +312,8 @@ template <class T> class Sampler {
       for (std::size_t r = 0; r < rows; ++r) {
         double *sums = s.sums.get() + (i + r) * (n_columns_ + 2);
         if (many)
-          for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += double(tile.products[r * padded + c]);
+          for (std::size_t c = 0; c < n_columns_; ++c)
+            sums[c] += double(tile.products[r * padded + c]);
         const T *lanes = tile.lanes + r * (n_few + 2) * std::size_t(k_.width);
         for (std::size_t c = 0; c < n_few + 2; ++c)
           sums[n_columns_ - n_few + c] += double(k_.sum_lanes(lanes + c * std::size_t(k_.width)));
@@ -318,8 +331,8 @@ template <class T> class Sampler {
     }
   }
 
-  /// Lists of found pairs, and what is known of their keys, lie anywhere in memory: each is sent for
-  /// while the rows before it are corrected.
+  /// Lists of found pairs, and what is known of their keys, lie anywhere in memory: each is sent
+  /// for while the rows before it are corrected.
   void fetch_ahead(const std::int32_t *rows, std::size_t n_rows, const Space &s) const {
     if (n_rows > 12) __builtin_prefetch(found_.indptr + rows[12]);
     if (n_rows > 8) found_.prefetch(rows[8]);

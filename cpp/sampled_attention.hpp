@@ -17,7 +17,8 @@
 
 namespace akmv {
 
-template <class T> struct OneHead {
+template <class T>
+struct OneHead {
   Points<T> queries, keys, values;  // the scale is the factor of the queries
 };
 
@@ -45,14 +46,16 @@ struct AttentionBlocks {
     return std::size_t(most);
   }
   /// Calls with every range of positions that is left to the draws.
-  template <class F> void outside_band(std::size_t b, const F &f) const {
+  template <class F>
+  void outside_band(std::size_t b, const F &f) const {
     f(std::int64_t(0), std::min(band_start[b], limit(b)));
     f(std::min(band_stop[b], limit(b)), limit(b));
   }
 };
 
 /// Centre of the values and a point, padded as the kernels read them.
-template <class T> struct ValueFrame {
+template <class T>
+struct ValueFrame {
   std::vector<T> centre, point;
 
   ValueFrame(const Points<T> &values, int group)
@@ -74,14 +77,16 @@ template <class T> struct ValueFrame {
   }
 };
 
-template <class T> T squared_norm(const T *p, std::size_t n) {
+template <class T>
+T squared_norm(const T *p, std::size_t n) {
   T sum = 0;
   for (std::size_t i = 0; i < n; ++i) sum += p[i] * p[i];
   return sum;
 }
 
 /// Sums of the softmax tiles for some strips of rows.
-template <class T> struct AttentionSums {
+template <class T>
+struct AttentionSums {
   std::size_t n_rows, n_columns, padded;
   int width;
   Buffer<T> products, crosses, totals, means, squared, row_max;
@@ -120,14 +125,16 @@ template <class T> struct AttentionSums {
 };
 
 /// Keys and values that some block sees, packed in key order, for the pilot.
-template <class T> class PackedKeys {
+template <class T>
+class PackedKeys {
  public:
   PackedKeys(const OneHead<T> &a, const AttentionBlocks &blocks, const TypedKernels<T> &k)
       : a_(a),
         order_(blocks.key_order),
         k_(k),
         n_real_(blocks.n_seen()),
-        panel_keys(cut_keys<T>(a.keys.n, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys),
+        panel_keys(
+            cut_keys<T>(a.keys.n, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys),
         n_keys(round_up(n_real_, k.group_keys)),
         memory_(n_keys * (a.keys.d + round_up(a.values.d, k.group_keys) + a.values.d + 2)),
         keys(memory_.get()),
@@ -145,7 +152,8 @@ template <class T> class PackedKeys {
     const std::size_t width = std::min<std::size_t>(panel_keys, n_keys - first);
     const std::size_t n = std::min(width, n_real_ - first);
     const int group = k_.group_keys;
-    pack_points(a_.keys, order_ + first, 0, n, key_shift + first, k_, group, keys + first * a_.keys.d);
+    pack_points(a_.keys, order_ + first, 0, n, key_shift + first, k_, group,
+                keys + first * a_.keys.d);
     pack_points(a_.values, order_ + first, 0, n, key_shift + first, k_, group,
                 values_as_keys + first * a_.values.d);
     ValuePanel<T> panel_values = frame_.panel(a_.values, order_ + first, n, width);
@@ -176,32 +184,40 @@ template <class T> class PackedKeys {
 
 /// How raw moments of a few rows become moments to plan with.
 struct Smoothing {
-  int check_rows;       // how many rows of each block, the last, are kept out of the moments
+  int check_rows;  // how many rows of each block, the last, are kept out of the moments
   // Shares of a row's own spread that every key counts for besides its distance from the output, in
   // the prediction and in the rates: what upsets the denominator is not seen to first order.
   double plan_guard, guard;
-  int narrow, wide;     // keys pooled on either side
+  int narrow, wide;  // keys pooled on either side
   double raw_share, wide_share, floor_share;
 };
 
-template <class T> struct PilotSums {
+template <class T>
+struct PilotSums {
   T *outputs;      // [row][column] exact, relative to the centre and factor of the values
   float *moment;   // [block][key] mean over the pilot rows, pooled: predicts the variance
   float *guarded;  // [block][key] decides the rates
   double *means;   // [block] mean of guarded over the keys left to the draws
 };
 
-template <class T> class AttentionPilot {
+template <class T>
+class AttentionPilot {
  public:
   AttentionPilot(const OneHead<T> &a, const AttentionBlocks &blocks, const std::int32_t *rows,
                  std::size_t rows_per_block, const Smoothing &smoothing, const TypedKernels<T> &k,
                  int n_threads)
-      : a_(a), blocks_(blocks), rows_(rows), per_block_(rows_per_block),
-        for_moments_(rows_per_block - std::size_t(smoothing.check_rows)), smoothing_(smoothing), k_(k),
+      : a_(a),
+        blocks_(blocks),
+        rows_(rows),
+        per_block_(rows_per_block),
+        for_moments_(rows_per_block - std::size_t(smoothing.check_rows)),
+        smoothing_(smoothing),
+        k_(k),
         packed_(a, blocks, k),
         // Every pass over the keys serves a few strips, and every thread gets as many tasks.
-        n_tasks_(std::min(
-            blocks.n, round_up((blocks.n * rows_per_block + kPilotRows - 1) / kPilotRows, std::size_t(n_threads)))),
+        n_tasks_(
+            std::min(blocks.n, round_up((blocks.n * rows_per_block + kPilotRows - 1) / kPilotRows,
+                                        std::size_t(n_threads)))),
         blocks_per_task_(n_tasks_ ? (blocks.n + n_tasks_ - 1) / n_tasks_ : 0) {
     for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(*this);
   }
@@ -219,7 +235,8 @@ template <class T> class AttentionPilot {
     std::fill_n(s.guarded.get(), n_blocks * n, 0.0f);
     // Rows to plan with come first: those to check with have no moments.
     s.places.clear();
-    for (const auto [from, stop] : {std::pair(std::size_t(0), for_moments_), std::pair(for_moments_, per_block_)})
+    for (const auto [from, stop] :
+         {std::pair(std::size_t(0), for_moments_), std::pair(for_moments_, per_block_)})
       for (std::size_t b = 0; b < n_blocks; ++b)
         for (std::size_t i = from; i < stop; ++i) s.places.push_back(block(b) * per_block_ + i);
     attend_rows(s, to.outputs);
@@ -256,11 +273,13 @@ template <class T> class AttentionPilot {
 
   /// Exact outputs of the task's rows, and what their moments need.
   void attend_rows(Space &s, T *outputs) const {
-    const std::size_t columns = a_.values.d, n_rows = s.places.size(), strip_rows = std::size_t(k_.rows);
+    const std::size_t columns = a_.values.d, n_rows = s.places.size(),
+                      strip_rows = std::size_t(k_.rows);
     s.rows.clear();
     for (const auto place : s.places) s.rows.push_back(rows_[place]);
     std::vector<T> no_shift(n_rows, T(0));
-    pack_points(a_.queries, s.rows.data(), 0, n_rows, no_shift.data(), k_, k_.rows, s.queries.get());
+    pack_points(a_.queries, s.rows.data(), 0, n_rows, no_shift.data(), k_, k_.rows,
+                s.queries.get());
     for (std::size_t r = 0; r < s.sums.n_rows; ++r)
       s.sums.visible[r] = r < n_rows ? blocks_.seen_by(s.rows[r]) : 0;
     s.sums.clear();
@@ -332,9 +351,11 @@ template <class T> class AttentionPilot {
       }
   }
 
-  void smooth(std::size_t b, float *moment, float *guarded, Space &s, const PilotSums<T> &to) const {
+  void smooth(std::size_t b, float *moment, float *guarded, Space &s,
+              const PilotSums<T> &to) const {
     const std::size_t n = std::size_t(blocks_.limit(b));
-    for (std::int64_t j = blocks_.band_start[b]; j < std::min(blocks_.band_stop[b], blocks_.limit(b)); ++j)
+    for (std::int64_t j = blocks_.band_start[b];
+         j < std::min(blocks_.band_stop[b], blocks_.limit(b)); ++j)
       moment[j] = guarded[j] = 0;
     std::size_t n_free = 0;
     blocks_.outside_band(b, [&](std::int64_t from, std::int64_t stop) {
@@ -374,8 +395,9 @@ template <class T> class AttentionPilot {
 /// Exact outputs of the pilot rows (relative to the centre and factor of the values), and moments.
 template <class T>
 void attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const std::int32_t *rows,
-                     std::size_t rows_per_block, const Smoothing &smoothing, const TypedKernels<T> &k,
-                     int n_threads, const Poll &poll, const PilotSums<T> &to) {
+                     std::size_t rows_per_block, const Smoothing &smoothing,
+                     const TypedKernels<T> &k, int n_threads, const Poll &poll,
+                     const PilotSums<T> &to) {
   AttentionPilot<T> pilot(a, blocks, rows, rows_per_block, smoothing, k, n_threads);
   parallel_for(
       pilot.packed().n_panels(), n_threads,
@@ -383,8 +405,7 @@ void attention_pilot(const OneHead<T> &a, const AttentionBlocks &blocks, const s
   // From the last to the first: with a causal mask the last blocks see the most keys.
   parallel_for(
       pilot.n_tasks(), n_threads,
-      [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, to); },
-      poll);
+      [&](std::size_t task, int slot) { pilot.run(pilot.n_tasks() - 1 - task, slot, to); }, poll);
 }
 
 /// Entries counted by the logarithm of their moment: all that a common rate needs to be solved for.
@@ -414,7 +435,8 @@ class RateHistogram {
 /// Fills `histogram` with all entries that are left to the draws, `floor` added to each.
 inline void rate_histogram(const AttentionBlocks &blocks, const float *moment, const float *guarded,
                            float floor, int n_threads, const Poll &poll, RateHistogram &histogram) {
-  const std::size_t n_tasks = std::min<std::size_t>(16, blocks.n);  // sums must not depend on threads
+  const std::size_t n_tasks =
+      std::min<std::size_t>(16, blocks.n);  // sums must not depend on threads
   std::vector<RateHistogram> parts(n_tasks);
   parallel_for(
       n_tasks, n_threads,
@@ -430,30 +452,37 @@ inline void rate_histogram(const AttentionBlocks &blocks, const float *moment, c
   for (const RateHistogram &part : parts) histogram.add(part);
 }
 
-/// A key is drawn for a block with probability rate * sqrt(guarded + floor), at least `least` of the
-/// keys left to the draws, at most 1.
-template <class T> struct AttentionRates {
+/// A key is drawn for a block with probability rate * sqrt(guarded + floor), at least `least` of
+/// the keys left to the draws, at most 1.
+template <class T>
+struct AttentionRates {
   const float *guarded;  // [block][key]
   const T *near;         // [block][column] a point near the outputs of the block
   double floor, rate, least;
   std::uint64_t seed, stream;
 };
 
-template <class T> struct AttentionDraws {
-  T *out;                 // [query][column], relative to the centre and factor of the values
+template <class T>
+struct AttentionDraws {
+  T *out;  // [query][column], relative to the centre and factor of the values
   // Estimates of the squared error: the variance for one strip in four and NaN for others, and
   // for all rows the same without inner products of values and outputs (at least half of it).
   double *variance, *bound;  // [query]
   double *total_variance;    // [query] estimated relative variance of the denominator
-  std::int64_t *n_drawn;  // [blocks]
+  std::int64_t *n_drawn;     // [blocks]
 };
 
-template <class T> class AttentionSampler {
+template <class T>
+class AttentionSampler {
  public:
-  AttentionSampler(const OneHead<T> &a, const AttentionBlocks &blocks, const AttentionRates<T> &rates,
-                   const TypedKernels<T> &k, int n_threads)
-      : a_(a), blocks_(blocks), rates_(rates), k_(k),
-        panel_keys_(cut_keys<T>(kChunkKeys, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys) {
+  AttentionSampler(const OneHead<T> &a, const AttentionBlocks &blocks,
+                   const AttentionRates<T> &rates, const TypedKernels<T> &k, int n_threads)
+      : a_(a),
+        blocks_(blocks),
+        rates_(rates),
+        k_(k),
+        panel_keys_(
+            cut_keys<T>(kChunkKeys, std::max(a.keys.d, a.values.d), 0, k.group_keys).panel_keys) {
     for (std::size_t b = 0; b < blocks.n; ++b) most_rows_ = std::max(most_rows_, blocks.rows(b));
     for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(most_rows_, *this);
   }
@@ -464,7 +493,8 @@ template <class T> class AttentionSampler {
   std::size_t most_rows() const { return most_rows_; }
 
   /// Rows of block b from `first` on, at most `most`. All parts of a block draw the same keys.
-  void run(std::size_t b, std::size_t first, std::size_t most, int slot, const AttentionDraws<T> &to) {
+  void run(std::size_t b, std::size_t first, std::size_t most, int slot,
+           const AttentionDraws<T> &to) {
     if (first >= blocks_.rows(b)) return;
     Space &s = spaces_[slot];
     const Part part{b, first, std::min(most, blocks_.rows(b) - first), draw(b, s)};
@@ -557,9 +587,9 @@ template <class T> class AttentionSampler {
     const std::int32_t *drawn = s.drawn.data() + first;
     const float *probability = s.probability.data() + first;
     for (std::size_t j = 0; j < width; ++j)
-      s.key_shift.get()[j] =
-          j >= n ? std::numeric_limits<T>::infinity()
-          : probability[j] < 1 ? T(std::log(double(probability[j]))) : T(0);
+      s.key_shift.get()[j] = j >= n               ? std::numeric_limits<T>::infinity()
+                             : probability[j] < 1 ? T(std::log(double(probability[j])))
+                                                  : T(0);
     pack_points(a_.keys, drawn, 0, n, s.key_shift.get(), k_, k_.group_keys, s.keys.get());
     for (std::size_t j = 0; j < width; j += panel_keys_) {
       const std::size_t panel = std::min<std::size_t>(panel_keys_, width - j);
@@ -636,18 +666,21 @@ template <class T> class AttentionSampler {
 
 /// Draws for the listed blocks, and writes what belongs to them.
 template <class T>
-void attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks, const AttentionRates<T> &rates,
-                    const std::int64_t *listed, std::size_t n_listed, const TypedKernels<T> &k, int n_threads, const Poll &poll,
+void attention_draw(const OneHead<T> &a, const AttentionBlocks &blocks,
+                    const AttentionRates<T> &rates, const std::int64_t *listed,
+                    std::size_t n_listed, const TypedKernels<T> &k, int n_threads, const Poll &poll,
                     const AttentionDraws<T> &to) {
   AttentionSampler<T> sampler(a, blocks, rates, k, n_threads);
   // A block is one task, unless there are fewer of them than threads.
   const std::size_t wanted = n_listed ? (std::size_t(n_threads) + n_listed - 1) / n_listed : 1;
-  const std::size_t rows = round_up((sampler.most_rows() + wanted - 1) / wanted, sampler.rows_apart());
+  const std::size_t rows =
+      round_up((sampler.most_rows() + wanted - 1) / wanted, sampler.rows_apart());
   const std::size_t n_parts = rows ? (sampler.most_rows() + rows - 1) / rows : 0;
   parallel_for(
       n_listed * n_parts, n_threads,
       [&](std::size_t task, int slot) {
-        sampler.run(std::size_t(listed[n_listed - 1 - task / n_parts]), task % n_parts * rows, rows, slot, to);
+        sampler.run(std::size_t(listed[n_listed - 1 - task / n_parts]), task % n_parts * rows, rows,
+                    slot, to);
       },
       poll);
 }

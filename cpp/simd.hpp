@@ -23,7 +23,8 @@ namespace AKMV_ISA {
 
 #if defined(__AVX512F__) || defined(AKMV_WIDE)
 constexpr int kVectorBytes = 64;
-constexpr int kRows = 12;  // 12 x 2 accumulators of 32 registers; queries come as embedded broadcasts
+constexpr int kRows =
+    12;  // 12 x 2 accumulators of 32 registers; queries come as embedded broadcasts
 #elif defined(__AVX2__)
 constexpr int kVectorBytes = 32;
 constexpr int kRows = 6;  // 6 x 2 accumulators + 2 keys + 1 broadcast = 15 of 16 registers
@@ -33,11 +34,19 @@ constexpr int kRows = 4;  // no fused multiply-add: the product needs a register
 #endif
 constexpr int kVectors = 2;  // key vectors per micro tile
 
-template <class T> struct Bits;
-template <> struct Bits<float> { using type = std::int32_t; };
-template <> struct Bits<double> { using type = std::int64_t; };
+template <class T>
+struct Bits;
+template <>
+struct Bits<float> {
+  using type = std::int32_t;
+};
+template <>
+struct Bits<double> {
+  using type = std::int64_t;
+};
 
-template <class T> struct Simd {
+template <class T>
+struct Simd {
   typedef T V __attribute__((vector_size(kVectorBytes)));
   typedef typename Bits<T>::type I __attribute__((vector_size(kVectorBytes)));
   // Dereferencing an unaligned vector type: a memcpy of 32 bytes becomes two halves through the
@@ -54,12 +63,16 @@ template <class T> struct Simd {
   // instruction each; from the conditional expression GCC makes a comparison and a choice.
 #if defined(AKMV_INTRINSIC)
   static inline V larger(V a, V b) {
-    if constexpr (sizeof(T) == 4) return AKMV_INTRINSIC(max_ps)(a, b);
-    else return AKMV_INTRINSIC(max_pd)(a, b);
+    if constexpr (sizeof(T) == 4)
+      return AKMV_INTRINSIC(max_ps)(a, b);
+    else
+      return AKMV_INTRINSIC(max_pd)(a, b);
   }
   static inline V smaller(V a, V b) {
-    if constexpr (sizeof(T) == 4) return AKMV_INTRINSIC(min_ps)(a, b);
-    else return AKMV_INTRINSIC(min_pd)(a, b);
+    if constexpr (sizeof(T) == 4)
+      return AKMV_INTRINSIC(min_ps)(a, b);
+    else
+      return AKMV_INTRINSIC(min_pd)(a, b);
   }
 #else
   static inline V larger(V a, V b) { return a > b ? a : b; }
@@ -69,8 +82,8 @@ template <class T> struct Simd {
   static inline V at_most(V a, V limit) { return smaller(limit, a); }
   static inline V at_least(V a, V limit) { return larger(limit, a); }
 
-  // Lanes are added in a fixed order, halves first; in registers, where the way through memory would
-  // take longer than a short sum itself.
+  // Lanes are added in a fixed order, halves first; in registers, where the way through memory
+  // would take longer than a short sum itself.
   static inline T sum(V v) {
     I place;
     for (int i = 0; i < kWidth; ++i) place[i] = i;

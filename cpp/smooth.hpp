@@ -18,17 +18,24 @@ constexpr int kSmoothTerms = 3;  // powers 0, 1 and 2
 inline std::size_t n_moments(std::size_t d) { return (d + 1) * (d + 2) / 2; }
 
 /// What is taken out of each block of queries and tile of keys before keys are drawn.
-template <class T> struct SmoothPart {
-  const T *moments;           // [block][n_moments], of all keys, each power with its coefficient; or null
+template <class T>
+struct SmoothPart {
+  const T *moments;  // [block][n_moments], of all keys, each power with its coefficient; or null
   const float *coefficients;  // [block][tile][power]
 };
 
 /// Moments of weighted points, and the polynomials they make at other points.
-template <class T> class Moments {
+template <class T>
+class Moments {
  public:
   Moments(std::size_t d, const TypedKernels<T> &kernels)
-      : d_(d), k_(kernels), n_rows_(d + 1), stride_(round_up(n_rows_, std::size_t(kernels.width))),
-        sums_(n_rows_ * stride_), batch_(kOuter * stride_), multipliers_(kOuter * stride_),
+      : d_(d),
+        k_(kernels),
+        n_rows_(d + 1),
+        stride_(round_up(n_rows_, std::size_t(kernels.width))),
+        sums_(n_rows_ * stride_),
+        batch_(kOuter * stride_),
+        multipliers_(kOuter * stride_),
         totals_(n_moments(d)) {
     std::fill_n(batch_.get(), kOuter * stride_, T(0));
   }
@@ -53,7 +60,8 @@ template <class T> class Moments {
   /// The moments so far.
   const std::vector<double> &totals() {
     if (n_batch_ > 0) {
-      std::fill(multipliers_.get() + n_batch_ * stride_, multipliers_.get() + kOuter * stride_, T(0));
+      std::fill(multipliers_.get() + n_batch_ * stride_, multipliers_.get() + kOuter * stride_,
+                T(0));
       add_batch();
     }
     flush();
@@ -112,7 +120,8 @@ template <class T> class Moments {
 };
 
 /// Weighted keys in tiles key_order[start[t] .. start[t + 1]).
-template <class T> struct KeyTiles {
+template <class T>
+struct KeyTiles {
   const std::int32_t *key_order;
   const std::int64_t *start;  // [n + 1]
   std::size_t n;

@@ -23,8 +23,8 @@ static inline void score_strips(const T *queries, const T *panel, std::size_t n_
   for (int first = 0; first < width; first += S::kKeys)
     for (int strip = 0; strip < n_rows; strip += kRows) {
       typename S::V acc[kRows][kVectors];
-      micro<T, 1, kRows, false>(queries + std::size_t(strip) * n_dims, panel + std::size_t(first) * n_dims,
-                                n_dims, acc);
+      micro<T, 1, kRows, false>(queries + std::size_t(strip) * n_dims,
+                                panel + std::size_t(first) * n_dims, n_dims, acc);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
@@ -35,7 +35,8 @@ static inline void score_strips(const T *queries, const T *panel, std::size_t n_
 
 // products[row, :] += sum_j weights[row, j] * values[j, :] for one strip and one group of columns.
 template <class T>
-static inline void add_values(const T *weights, const T *values, int n_keys, T *products, int stride) {
+static inline void add_values(const T *weights, const T *values, int n_keys, T *products,
+                              int stride) {
   using S = Simd<T>;
   typename S::V acc[kRows][kVectors];
   micro<T, kScoreStride, 1, false>(weights, values, std::size_t(n_keys), acc);
@@ -69,25 +70,29 @@ static void key_lengths(const T *keys, std::size_t n_dims, std::size_t n_keys, T
 }
 
 // Keys that row `row` sees.
-template <class T> static inline std::size_t visible(const SoftmaxTile<T> &t, int row) {
+template <class T>
+static inline std::size_t visible(const SoftmaxTile<T> &t, int row) {
   const std::size_t limit = t.first_row + std::size_t(row) + 1;
   return t.causal && limit < t.n_real ? limit : t.n_real;
 }
 
 // What the scores of each row are at most, in magnitude; infinity if something is added to them.
-template <class T> static inline void find_reach(const SoftmaxTile<T> &t, T *reach) {
+template <class T>
+static inline void find_reach(const SoftmaxTile<T> &t, T *reach) {
   T squares[kRows];
   for (int row = 0; row < t.n_rows; ++row) {
     if (row % kRows == 0)
       squared_lengths<T, kRows>(t.queries + std::size_t(row) * t.n_dims, t.n_dims, squares);
     const std::size_t seen = visible(t, row);
     const T longest = seen ? t.longest[seen - 1] : T(0);
-    reach[row] = t.added ? T(__builtin_huge_val()) : T(__builtin_sqrt(double(squares[row % kRows]) * double(longest)));
+    reach[row] = t.added ? T(__builtin_huge_val())
+                         : T(__builtin_sqrt(double(squares[row % kRows]) * double(longest)));
   }
 }
 
 // Largest of some scores. A NaN may be passed over: its exponential is still NaN.
-template <class T> static inline T largest(const T *scores, int n) {
+template <class T>
+static inline T largest(const T *scores, int n) {
   using S = Simd<T>;
   typename S::V best[kVectors];
 #pragma GCC unroll 4
@@ -123,7 +128,8 @@ static inline typename Simd<T>::V weights(T *scores, int n, const Power &power) 
 
 // A score with a finite number of a mask added, which is not in units of ln 2 yet, stays finite: a
 // row of nothing but such is a mean.
-template <class T> static inline T with_added(T score, T added) {
+template <class T>
+static inline T with_added(T score, T added) {
   constexpr T kHighest = sizeof(T) == 4 ? T(__FLT_MAX__) : T(__DBL_MAX__);
   const T sum = score + ExpConstants<T>::kLog2E * added;
   if (sum > kHighest) return kHighest;
@@ -132,8 +138,8 @@ template <class T> static inline T with_added(T score, T added) {
 
 // Scores of keys the row may not see become minus infinity.
 template <class T>
-static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t first, int seen, int width,
-                              T *scores) {
+static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t first, int seen,
+                              int width, T *scores) {
   constexpr T kNever = -__builtin_huge_val();
   const std::size_t at = std::size_t(row) * t.mask_stride + first;
   if (t.added)
@@ -144,7 +150,8 @@ static inline void apply_mask(const SoftmaxTile<T> &t, int row, std::size_t firs
 }
 
 // Takes a larger maximum into account.
-template <class T> static inline void raise_maximum(const SoftmaxTile<T> &t, int row, T here) {
+template <class T>
+static inline void raise_maximum(const SoftmaxTile<T> &t, int row, T here) {
   constexpr int kWidth = Simd<T>::kWidth;
   const T old = t.row_max[row];
   const T next = here > old || here != here ? here : old;
@@ -157,16 +164,19 @@ template <class T> static inline void raise_maximum(const SoftmaxTile<T> &t, int
 }
 
 // A row without any key so far has a maximum of -infinity; its exponentials are all 0.
-template <class T> static inline T to_take_out(T row_max) {
+template <class T>
+static inline T to_take_out(T row_max) {
   return row_max - row_max == T(0) ? row_max : T(0);
 }
 
 // Whether no score of a row is too far above what is taken out. What is not a number never is.
-template <class T> static inline bool is_settled(const SoftmaxTile<T> &t, int row, T reach) {
+template <class T>
+static inline bool is_settled(const SoftmaxTile<T> &t, int row, T reach) {
   return reach - t.row_max[row] <= T(kRoomAbove);
 }
 
-template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
+template <class T>
+static void softmax_tile(const SoftmaxTile<T> &t) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr int kWidth = S::kWidth;
@@ -186,9 +196,10 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
       if (most <= first) continue;
       const std::size_t groups = (most - first + S::kKeys - 1) / S::kKeys * S::kKeys;
       const int width = groups < std::size_t(panel_width) ? int(groups) : panel_width;
-      score_strips<T>(t.queries + std::size_t(start) * t.n_dims, panel, t.n_dims, n_rows, width, t.scores);
-      T highest[kStripsAtOnce * kRows];    // of the first few keys
-      bool whole[kStripsAtOnce * kRows];   // nothing is left out
+      score_strips<T>(t.queries + std::size_t(start) * t.n_dims, panel, t.n_dims, n_rows, width,
+                      t.scores);
+      T highest[kStripsAtOnce * kRows];   // of the first few keys
+      bool whole[kStripsAtOnce * kRows];  // nothing is left out
       for (int r = 0; r < n_rows; ++r) {
         const std::size_t limit = visible(t, start + r);
         const int seen = limit <= first                       ? 0
@@ -196,9 +207,10 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
                                                               : width;
         apply_mask(t, start + r, first, seen, width, t.scores + r * kScoreStride);
         whole[r] = seen == width && !t.kept;
-        highest[r] = is_settled(t, start + r, reach[start + r])
-                         ? t.row_max[start + r]
-                         : largest(t.scores + r * kScoreStride, width < kFewKeys ? width : kFewKeys);
+        highest[r] =
+            is_settled(t, start + r, reach[start + r])
+                ? t.row_max[start + r]
+                : largest(t.scores + r * kScoreStride, width < kFewKeys ? width : kFewKeys);
       }
       for (int r = 0; r < n_rows; ++r) {
         const int row = start + r;
@@ -210,17 +222,20 @@ template <class T> static void softmax_tile(const SoftmaxTile<T> &t) {
       for (int r = 0; r < n_rows; ++r) {
         T *const scores = t.scores + r * kScoreStride;
         const T shift = to_take_out(t.row_max[start + r]);
-        const bool is_normal = whole[r] && reach[start + r] + (shift < 0 ? -shift : shift) <= kNormal;
+        const bool is_normal =
+            whole[r] && reach[start + r] + (shift < 0 ? -shift : shift) <= kNormal;
         accumulate(
             t.totals + (start + r) * kWidth,
-            is_normal ? weights(scores, width, [&](V s) { return normal_power_of_two<T>(s - shift); })
-                      : weights(scores, width, [&](V s) { return power_of_two<T>(s - shift); }));
+            is_normal
+                ? weights(scores, width, [&](V s) { return normal_power_of_two<T>(s - shift); })
+                : weights(scores, width, [&](V s) { return power_of_two<T>(s - shift); }));
       }
       for (int g = 0; g < n_groups; ++g)
         for (int strip = 0; strip < n_rows; strip += kRows)
           add_values(t.scores + strip * kScoreStride,
                      t.values + (first * n_groups + std::size_t(g) * panel_width) * S::kKeys, width,
-                     t.products + std::size_t(start + strip) * t.n_columns + g * S::kKeys, t.n_columns);
+                     t.products + std::size_t(start + strip) * t.n_columns + g * S::kKeys,
+                     t.n_columns);
     }
   }
 }

@@ -5,9 +5,9 @@
 
 namespace akmv {
 
-// A score this much above what is taken out, in units of ln 2, does no harm: powers of two of it, and
-// sums of these times values, are finite. So where lengths bound the scores, the largest of the first
-// few is as good as that of all, which saves 4 % of the time of 64 dimensions.
+// A score this much above what is taken out, in units of ln 2, does no harm: powers of two of it,
+// and sums of these times values, are finite. So where lengths bound the scores, the largest of the
+// first few is as good as that of all, which saves 4 % of the time of 64 dimensions.
 constexpr int kRoomAbove = 60;
 
 // One block of queries of one head against all keys it may see:
@@ -15,8 +15,10 @@ constexpr int kRoomAbove = 60;
 //   products[i, c] = sum_j 2^(s_ij - row_max[i]) * v[j, c],   s_ij = <q_i, k_j> + mask[i, j] / ln 2
 //
 // where j runs over the first `n_real` keys, or with `causal` over those not after the query. The
-// largest score of each row is found on the way, or one that is at most kRoomAbove lower. The scale, and 1 / ln 2, are already in the queries.
-template <class T> struct SoftmaxTile {
+// largest score of each row is found on the way, or one that is at most kRoomAbove lower. The
+// scale, and 1 / ln 2, are already in the queries.
+template <class T>
+struct SoftmaxTile {
   const T *queries;  // [strip][dim][row in strip], zero padded
   const T *keys;     // [panel][group][dim][key in group], zero padded
   const T *values;   // [panel][column group][key][column in group], zero padded

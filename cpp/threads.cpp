@@ -23,12 +23,13 @@ namespace akmv {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// A call is a chain of jobs. To be woken for the next takes a worker 40 microseconds, so it looks for
-// one for a while before it sleeps; the caller does so for the end of a job.
+// A call is a chain of jobs. To be woken for the next takes a worker 40 microseconds, so it looks
+// for one for a while before it sleeps; the caller does so for the end of a job.
 constexpr auto kLookFor = std::chrono::microseconds(100);
 
 /// True as soon as `done` is, false if it is not for a while.
-template <class Done> bool becomes(const Done &done) {
+template <class Done>
+bool becomes(const Done &done) {
   const auto start = Clock::now();
   do {
     for (int i = 0; i < 32; ++i) {
@@ -41,9 +42,9 @@ template <class Done> bool becomes(const Done &done) {
   return false;
 }
 
-/// Where a sleeping worker will be woken. After a pause Linux may wake it on the core of the caller who
-/// wakes it, and let the two take turns for some milliseconds: jobs took as long as with one thread. So
-/// that core is forbidden while it sleeps, and allowed again when it is up.
+/// Where a sleeping worker will be woken. After a pause Linux may wake it on the core of the caller
+/// who wakes it, and let the two take turns for some milliseconds: jobs took as long as with one
+/// thread. So that core is forbidden while it sleeps, and allowed again when it is up.
 class Berth {
  public:
 #if defined(__linux__)
@@ -75,13 +76,13 @@ class Berth {
 struct Job {
   const std::function<void(std::size_t, int)> *body;
   std::size_t n_tasks;
-  int n_helpers;                      // workers still wanted; guarded by the pool's mutex
-  int next_slot = 1;                  // slot 0 is the caller's; guarded by the pool's mutex
-  std::atomic<int> active{0};         // workers inside; changed under the pool's mutex
+  int n_helpers;               // workers still wanted; guarded by the pool's mutex
+  int next_slot = 1;           // slot 0 is the caller's; guarded by the pool's mutex
+  std::atomic<int> active{0};  // workers inside; changed under the pool's mutex
   std::atomic<std::size_t> next{0};
   std::atomic<bool> stop{false};
-  std::exception_ptr error;           // the first one thrown; guarded by the pool's mutex
-  std::condition_variable left;       // a worker left the job
+  std::exception_ptr error;      // the first one thrown; guarded by the pool's mutex
+  std::condition_variable left;  // a worker left the job
 };
 
 class Pool {
@@ -141,7 +142,8 @@ class Pool {
       lock.unlock();
       work(job, slot, nullptr);
       lock.lock();
-      job.left.notify_all();  // before it leaves: the caller destroys the job once it sees active == 0
+      job.left
+          .notify_all();  // before it leaves: the caller destroys the job once it sees active == 0
       --job.active;
     }
   }

@@ -11,9 +11,9 @@
 
 namespace akmv {
 
-/// Called from the calling thread after each of its tasks; true means: stop as soon as possible. How
-/// often it really looks is its own affair: a product may be thousands of short loops, none of which
-/// lasts as long as the time between two looks.
+/// Called from the calling thread after each of its tasks; true means: stop as soon as possible.
+/// How often it really looks is its own affair: a product may be thousands of short loops, none of
+/// which lasts as long as the time between two looks.
 using Poll = std::function<bool()>;
 
 constexpr auto kPollInterval = std::chrono::milliseconds(20);
@@ -23,7 +23,8 @@ struct Interrupted {};
 
 /// Runs body(task, slot) for every task in [0, n_tasks) on up to `n_threads` threads. `slot` is in
 /// [0, n_threads) and is never used by two threads at once. The first exception of the body stops
-/// the rest and is thrown again here; Interrupted is thrown if `poll` asked to stop, be it after the last task.
+/// the rest and is thrown again here; Interrupted is thrown if `poll` asked to stop, be it after
+/// the last task.
 void parallel_for(std::size_t n_tasks, int n_threads,
                   const std::function<void(std::size_t task, int slot)> &body, const Poll &poll);
 

@@ -15,7 +15,7 @@ namespace AKMV_ISA {
 // a[r * kRowStride + l * kStepStride]: constants, so that one base register serves all rows.
 template <class T, int kRowStride, int kStepStride, bool kDifferences>
 static inline void micro_add(const T *__restrict a, const T *__restrict b, std::size_t n_steps,
-                         typename Simd<T>::V (&acc)[kRows][kVectors]) {
+                             typename Simd<T>::V (&acc)[kRows][kVectors]) {
   using S = Simd<T>;
   using V = typename S::V;
 #pragma GCC unroll 2
@@ -66,7 +66,8 @@ static inline void score_strip(const T *queries, const T *panel, std::size_t n_d
   }
 }
 
-template <class T> static inline void scale_in_place(T *p, int n, T factor) {
+template <class T>
+static inline void scale_in_place(T *p, int n, T factor) {
   for (int i = 0; i < n; ++i) p[i] *= factor;
 }
 
@@ -83,17 +84,20 @@ static inline T row_maximum(const T *scores, const T *key_shift, int n, T slope)
 }
 
 // exp(old - next) for two row maxima, either of which may be minus infinity (no key yet).
-template <class T> static inline T decay(T old, T next) {
+template <class T>
+static inline T decay(T old, T next) {
   using S = Simd<T>;
   if (!(old < next)) return T(1);
   return exp<T>(S::splat(old - next), S::splat(T(0)))[0];
 }
 
-// Exponentials of one row, stored in place if `kStore`; their sum, and their product with one column.
-// With `kOnline` the shift is what row_maximum found, and exponents are rounded as they are there.
+// Exponentials of one row, stored in place if `kStore`; their sum, and their product with one
+// column. With `kOnline` the shift is what row_maximum found, and exponents are rounded as they are
+// there.
 template <class T, bool kStore, bool kOnline = false>
 static inline void exponentials(T *scores, const T *key_shift, const T *x, int n, T slope, T shift,
-                                T ceiling, typename Simd<T>::V &total, typename Simd<T>::V &weighted) {
+                                T ceiling, typename Simd<T>::V &total,
+                                typename Simd<T>::V &weighted) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr T kHighest = ExpConstants<T>::kHighest;  // beyond it exp does not hold
@@ -119,7 +123,8 @@ static inline void exponentials(T *scores, const T *key_shift, const T *x, int n
   weighted = products[0] + products[1];
 }
 
-template <class T> static inline typename Simd<T>::V dot(const T *a, const T *b, int n) {
+template <class T>
+static inline typename Simd<T>::V dot(const T *a, const T *b, int n) {
   using S = Simd<T>;
   typename S::V sums[kVectors] = {};
   for (int j = 0; j < n; j += S::kKeys)
@@ -160,11 +165,12 @@ static inline std::uint32_t lanes_at_least(typename Simd<T>::V a, typename Simd<
   return lanes_above<T, true>(a, b);
 }
 
-// Exponentials of one row times one column, and their squares times two others; if `kSmooth` those of
-// what is left of them without `scale` times a polynomial.
+// Exponentials of one row times one column, and their squares times two others; if `kSmooth` those
+// of what is left of them without `scale` times a polynomial.
 template <class T, bool kSmooth>
-static inline void exponentials_and_squares(const Tile<T> &t, std::size_t at_key, const T *scores, int n,
-                                            T shift, T scale, typename Simd<T>::V (&sums)[3]) {
+static inline void exponentials_and_squares(const Tile<T> &t, std::size_t at_key, const T *scores,
+                                            int n, T shift, T scale,
+                                            typename Simd<T>::V (&sums)[3]) {
   using S = Simd<T>;
   using V = typename S::V;
   const T *key_shift = t.key_shift + at_key, *x = t.x + at_key, *square_x = t.square_x + at_key;
@@ -193,11 +199,11 @@ static inline void exponentials_and_squares(const Tile<T> &t, std::size_t at_key
   sums[2] = third[0] + third[1];
 }
 
-// Exponentials of one row in place, the largest of them, and sums of them and of powers of the scores:
-// see `power_x`.
+// Exponentials of one row in place, the largest of them, and sums of them and of powers of the
+// scores: see `power_x`.
 template <class T>
 static inline T exponentials_and_powers(const Tile<T> &t, std::size_t at_key, T *scores, int n,
-                                           T shift, typename Simd<T>::V (&sums)[kPowerSums]) {
+                                        T shift, typename Simd<T>::V (&sums)[kPowerSums]) {
   using S = Simd<T>;
   using V = typename S::V;
   const T *key_shift = t.key_shift + at_key, *x = t.x + at_key, *power_x = t.power_x + at_key;
@@ -226,8 +232,8 @@ static inline T exponentials_and_powers(const Tile<T> &t, std::size_t at_key, T 
 // Exponentials of one row in place, those of exponents below `floor` as 0; the groups with others,
 // which are copied, have a bit in the answer. Where most values are tiny most groups are left out.
 template <class T>
-static inline std::uint64_t live_exponentials(T *scores, const T *key_shift, int n, T slope, T shift,
-                                              T ceiling, T floor, T *copy) {
+static inline std::uint64_t live_exponentials(T *scores, const T *key_shift, int n, T slope,
+                                              T shift, T ceiling, T floor, T *copy) {
   using S = Simd<T>;
   using V = typename S::V;
   const V top = S::splat(ceiling), least = S::splat(floor);
@@ -255,8 +261,9 @@ static inline std::uint64_t live_exponentials(T *scores, const T *key_shift, int
   return live;
 }
 
-// Scores of a strip with a panel, minus infinity for groups of keys all of whose exponents are below
-// the floor already by the first coordinates. Of data in an order of neighbours most groups are.
+// Scores of a strip with a panel, minus infinity for groups of keys all of whose exponents are
+// below the floor already by the first coordinates. Of data in an order of neighbours most groups
+// are.
 template <class T>
 static inline void bounded_scores(const Tile<T> &t, const T *queries, const T *panel,
                                   const T *query_bound, const T *key_bound, int panel_keys) {
@@ -303,13 +310,15 @@ static inline typename Simd<T>::V dot_of_live(std::uint64_t live, const T *a, co
   return sums[0] + sums[1];
 }
 
-template <class T> static inline void accumulate(T *lanes, typename Simd<T>::V v) {
+template <class T>
+static inline void accumulate(T *lanes, typename Simd<T>::V v) {
   Simd<T>::store(lanes, Simd<T>::load(lanes) + v);
 }
 
 // Squares of one row of exponentials times two columns.
 template <class T>
-static inline void square_sums(const T *exponentials, const T *x, std::size_t stride, int n, T *lanes) {
+static inline void square_sums(const T *exponentials, const T *x, std::size_t stride, int n,
+                               T *lanes) {
   using S = Simd<T>;
   using V = typename S::V;
   V first = {}, second = {};
@@ -322,11 +331,13 @@ static inline void square_sums(const T *exponentials, const T *x, std::size_t st
   accumulate(lanes + S::kWidth, second);
 }
 
-template <class T> static inline void copy_values(const Tile<T> &t, const T *values, int row, int n) {
+template <class T>
+static inline void copy_values(const Tile<T> &t, const T *values, int row, int n) {
   for (int j = 0; j < n; ++j) t.values[row * kPanelKeys + j] = values[j];
 }
 
-template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
+template <class T, bool kDifferences>
+static void tile(const Tile<T> &t) {
   using S = Simd<T>;
   using V = typename S::V;
   constexpr int kWidth = S::kWidth;
@@ -354,8 +365,8 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
         T shift = t.query_shift[row];
         if (t.online) {
           const T old = t.row_max[row];
-          // The shift of a far query is so large that exponents would be lost in its rounding: it is
-          // subtracted from the maximum in the end. An infinite one leaves the row without keys.
+          // The shift of a far query is so large that exponents would be lost in its rounding: it
+          // is subtracted from the maximum in the end. An infinite one leaves the row without keys.
           const T outside = shift - shift == T(0) ? T(0) : shift;
           const T here = row_maximum(scores, key_shift, width, t.slope) - outside;
           const T next = here > old || here != here ? here : old;
@@ -372,11 +383,11 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           shift = outside + (next - next == T(0) ? next : T(0));
         }
         if (t.live) {
-          t.live[row] = live_exponentials(scores, key_shift, width, t.slope, shift, t.ceiling, t.floor,
-                                          t.values + row * kPanelKeys);
+          t.live[row] = live_exponentials(scores, key_shift, width, t.slope, shift, t.ceiling,
+                                          t.floor, t.values + row * kPanelKeys);
           for (int c = 0; c < n_few; ++c)
-            accumulate(lanes + c * kWidth, dot_of_live(t.live[row], scores,
-                                                       t.x + std::size_t(c) * t.n_keys + first));
+            accumulate(lanes + c * kWidth,
+                       dot_of_live(t.live[row], scores, t.x + std::size_t(c) * t.n_keys + first));
           continue;
         }
         if (t.power_x) {
@@ -390,7 +401,8 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
         if (t.square_x && t.n_columns == 1) {
           V sums[3];
           if (t.smooth)
-            exponentials_and_squares<T, true>(t, first, scores, width, shift, t.query_scale[row], sums);
+            exponentials_and_squares<T, true>(t, first, scores, width, shift, t.query_scale[row],
+                                              sums);
           else
             exponentials_and_squares<T, false>(t, first, scores, width, shift, T(0), sums);
           for (int c = 0; c < 3; ++c) accumulate(lanes + c * kWidth, sums[c]);
@@ -406,11 +418,11 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           accumulate(lanes, weighted);
         } else {
           if (t.online)
-            exponentials<T, true, true>(scores, key_shift, nullptr, width, t.slope, shift, t.ceiling,
-                                        total, weighted);
+            exponentials<T, true, true>(scores, key_shift, nullptr, width, t.slope, shift,
+                                        t.ceiling, total, weighted);
           else
-            exponentials<T, true, false>(scores, key_shift, nullptr, width, t.slope, shift, t.ceiling,
-                                         total, weighted);
+            exponentials<T, true, false>(scores, key_shift, nullptr, width, t.slope, shift,
+                                         t.ceiling, total, weighted);
           if (!many)
             for (int c = 0; c < t.n_columns; ++c)
               accumulate(lanes + c * kWidth,
@@ -431,8 +443,9 @@ template <class T, bool kDifferences> static void tile(const Tile<T> &t) {
           for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
             for (int v = 0; v < kVectors; ++v)
-              accumulate(t.products + std::size_t(s * kRows + r) * padded + g * S::kKeys + v * kWidth,
-                         acc[r][v]);
+              accumulate(
+                  t.products + std::size_t(s * kRows + r) * padded + g * S::kKeys + v * kWidth,
+                  acc[r][v]);
         }
     }
   }
@@ -471,24 +484,31 @@ static int hits(const Tile<T> &t, const T *floors, int stride, Hit<T> *out) {
   return int(next - out);
 }
 
-template <class T> static int any_hits_by_row(const Tile<T> &t, const T *floors, Hit<T> *out) {
+template <class T>
+static int any_hits_by_row(const Tile<T> &t, const T *floors, Hit<T> *out) {
   return t.differences ? hits<T, true>(t, floors, 1, out) : hits<T, false>(t, floors, 1, out);
 }
 
-template <class T> static int any_hits(const Tile<T> &t, T floor, Hit<T> *out) {
+template <class T>
+static int any_hits(const Tile<T> &t, T floor, Hit<T> *out) {
   return t.differences ? hits<T, true>(t, &floor, 0, out) : hits<T, false>(t, &floor, 0, out);
 }
 
-// Words of a query and of some keys, mixed into numbers in [0, 1): those of two pairs are independent.
+// Words of a query and of some keys, mixed into numbers in [0, 1): those of two pairs are
+// independent.
 template <class T>
-static inline typename Simd<T>::V pair_uniforms(std::uint32_t row_word, const std::uint32_t *key_words) {
+static inline typename Simd<T>::V pair_uniforms(std::uint32_t row_word,
+                                                const std::uint32_t *key_words) {
   using S = Simd<T>;
   constexpr std::uint32_t kFactor = 2654435769u;
   if constexpr (sizeof(T) == 4) {
     typedef std::uint32_t Words __attribute__((vector_size(kVectorBytes)));
-    typedef std::uint32_t Unaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
-    const Words mixed = ((*reinterpret_cast<const Unaligned *>(key_words) ^ row_word) * kFactor) >> 8;
-    return __builtin_convertvector(reinterpret_cast<typename S::I>(mixed), typename S::V) * T(0x1.0p-24);
+    typedef std::uint32_t Unaligned
+        __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+    const Words mixed =
+        ((*reinterpret_cast<const Unaligned *>(key_words) ^ row_word) * kFactor) >> 8;
+    return __builtin_convertvector(reinterpret_cast<typename S::I>(mixed), typename S::V) *
+           T(0x1.0p-24);
   } else {
     T lanes[S::kWidth];
     for (int c = 0; c < S::kWidth; ++c)
@@ -497,7 +517,8 @@ static inline typename Simd<T>::V pair_uniforms(std::uint32_t row_word, const st
   }
 }
 
-template <class T> static int draw_values(const DrawPanel<T> &p, DrawnValue<T> *out) {
+template <class T>
+static int draw_values(const DrawPanel<T> &p, DrawnValue<T> *out) {
   using S = Simd<T>;
   using V = typename S::V;
   DrawnValue<T> *next = out;
@@ -538,7 +559,8 @@ static int matches(const SketchTile &t, Match *out) {
     float furthest = reach[0];
     for (int r = 1; r < kRows; ++r) furthest = reach[r] > furthest ? reach[r] : furthest;
     const int passed = s * kRows + t.diagonal + 1;
-    for (int first = passed > 0 ? passed / S::kKeys * S::kKeys : 0; first < t.n_keys; first += S::kKeys) {
+    for (int first = passed > 0 ? passed / S::kKeys * S::kKeys : 0; first < t.n_keys;
+         first += S::kKeys) {
       V acc[kRows][kVectors];
       micro<float, 1, kRows, false>(strip, t.keys + std::size_t(first) * t.n_dims, t.n_dims, acc);
       V highest[kVectors], of_key[kVectors];
@@ -561,7 +583,8 @@ static int matches(const SketchTile &t, Match *out) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
           const V radius = S::larger(of_key[v], S::splat(reach[r]));
-          for (auto bits = lanes_at_least<float>(acc[r][v] + radius, zero); bits != 0; bits &= bits - 1)
+          for (auto bits = lanes_at_least<float>(acc[r][v] + radius, zero); bits != 0;
+               bits &= bits - 1)
             *next++ = {s * kRows + r, first + v * S::kWidth + __builtin_ctz(bits)};
         }
     }
@@ -573,10 +596,11 @@ constexpr std::size_t kPiece = 64;  // coordinates moved at a time
 
 // (p - centre) * factor of some coordinates; without a centre p * factor.
 template <class T>
-static inline void move_piece(const T *__restrict point, const double *__restrict centre, std::size_t first,
-                              double factor, std::size_t n, T *__restrict out) {
+static inline void move_piece(const T *__restrict point, const double *__restrict centre,
+                              std::size_t first, double factor, std::size_t n, T *__restrict out) {
   if (centre)
-    for (std::size_t l = 0; l < n; ++l) out[l] = T((double(point[first + l]) - centre[first + l]) * factor);
+    for (std::size_t l = 0; l < n; ++l)
+      out[l] = T((double(point[first + l]) - centre[first + l]) * factor);
   else
     for (std::size_t l = 0; l < n; ++l) out[l] = T(double(point[first + l]) * factor);
 }
@@ -592,14 +616,16 @@ static void pack_row(const T *point, const double *centre, double factor, std::s
   }
 }
 
-// Four points side by side: blocks of 4 x 4 are turned in registers, a third of the time of one by one.
+// Four points side by side: blocks of 4 x 4 are turned in registers, a third of the time of one by
+// one.
 template <class T>
 static void pack_four(const T *const (&points)[4], const double *centre, double factor,
                       std::size_t n_dims, std::size_t stride, T *__restrict out) {
   typedef T Four __attribute__((vector_size(4 * sizeof(T))));
   typedef T Unaligned __attribute__((vector_size(4 * sizeof(T)), aligned(alignof(T)), may_alias));
   typedef typename Bits<T>::type Places __attribute__((vector_size(4 * sizeof(T))));
-  constexpr Places kLow = {0, 4, 1, 5}, kHigh = {2, 6, 3, 7}, kFirst = {0, 1, 4, 5}, kLast = {2, 3, 6, 7};
+  constexpr Places kLow = {0, 4, 1, 5}, kHigh = {2, 6, 3, 7}, kFirst = {0, 1, 4, 5},
+                   kLast = {2, 3, 6, 7};
   const bool as_they_are = !centre && factor == 1;
   T moved[4][kPiece];
   for (std::size_t first = 0; first < n_dims; first += kPiece) {
@@ -615,8 +641,10 @@ static void pack_four(const T *const (&points)[4], const double *centre, double 
       Four row[4];
 #pragma GCC unroll 4
       for (int p = 0; p < 4; ++p) row[p] = *reinterpret_cast<const Unaligned *>(from[p] + l);
-      const Four a = __builtin_shuffle(row[0], row[1], kLow), b = __builtin_shuffle(row[0], row[1], kHigh);
-      const Four c = __builtin_shuffle(row[2], row[3], kLow), d = __builtin_shuffle(row[2], row[3], kHigh);
+      const Four a = __builtin_shuffle(row[0], row[1], kLow),
+                 b = __builtin_shuffle(row[0], row[1], kHigh);
+      const Four c = __builtin_shuffle(row[2], row[3], kLow),
+                 d = __builtin_shuffle(row[2], row[3], kHigh);
       *reinterpret_cast<Unaligned *>(to) = __builtin_shuffle(a, c, kFirst);
       *reinterpret_cast<Unaligned *>(to + stride) = __builtin_shuffle(a, c, kLast);
       *reinterpret_cast<Unaligned *>(to + 2 * stride) = __builtin_shuffle(b, d, kFirst);
@@ -627,7 +655,8 @@ static void pack_four(const T *const (&points)[4], const double *centre, double 
   }
 }
 
-template <class T> static void any_tile(const Tile<T> &t) {
+template <class T>
+static void any_tile(const Tile<T> &t) {
   if (t.differences)
     tile<T, true>(t);
   else

@@ -1,7 +1,8 @@
-// A tree of keys: every cell is cut at the median of its keys along the direction in which they spread most.
+// A tree of keys: every cell is cut at the median of its keys along the direction in which they
+// spread most.
 //
-// Cells are tighter than those of a random tiling, so a block of queries that lies in few of them has
-// more in common; but it is one tree, not one of many.
+// Cells are tighter than those of a random tiling, so a block of queries that lies in few of them
+// has more in common; but it is one tree, not one of many.
 #pragma once
 
 #include "pairs.hpp"
@@ -20,7 +21,8 @@ constexpr int kPowerSteps = 5;
 constexpr std::size_t kTreePointsPerTask = 2048;
 
 /// A direction, and a point whose projection on it is 0.
-template <class T> struct Axis {
+template <class T>
+struct Axis {
   std::vector<T> direction, centre;
 
   T place(const T *point, const TypedKernels<T> &kernels) const {
@@ -29,8 +31,8 @@ template <class T> struct Axis {
   }
 };
 
-/// About the principal direction of some points: a few steps of power iteration, from the one farthest
-/// from their mean. Zero where all are the same, or too large for their squares.
+/// About the principal direction of some points: a few steps of power iteration, from the one
+/// farthest from their mean. Zero where all are the same, or too large for their squares.
 template <class T>
 Axis<T> principal_axis(const Rows<T> &points, const std::int32_t *index, std::size_t n,
                        const TypedKernels<T> &kernels) {
@@ -63,14 +65,15 @@ Axis<T> principal_axis(const Rows<T> &points, const std::int32_t *index, std::si
     if (power == kPowerSteps) break;
     std::fill(next.begin(), next.end(), T(0));
     for (std::size_t i = 0; i < n_telling; ++i)
-      kernels.add_moved(kernels.projection(telling(i), centre, axis.direction.data(), d), telling(i), centre, d,
-                        next.data());
+      kernels.add_moved(kernels.projection(telling(i), centre, axis.direction.data(), d),
+                        telling(i), centre, d, next.data());
   }
   return axis;
 }
 
 /// Points in the order of the cells they lie in, and where cells begin.
-template <class T> struct TreeSide {
+template <class T>
+struct TreeSide {
   std::vector<std::int32_t> order, other;
   std::vector<std::size_t> start;
   std::vector<T> place;  // projection of each point of the order
@@ -80,19 +83,23 @@ template <class T> struct TreeSide {
   }
 };
 
-/// `depth` levels of cuts. Writes both orders, ascending in each cell, and where the queries and keys of
-/// each of the 2^depth cells begin. Equal projections stay together; queries follow the cuts.
+/// `depth` levels of cuts. Writes both orders, ascending in each cell, and where the queries and
+/// keys of each of the 2^depth cells begin. Equal projections stay together; queries follow the
+/// cuts.
 template <class T>
-void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, const TypedKernels<T> &kernels,
-                      int n_threads, const Poll &poll, const NewTiling &out) {
+void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth,
+                      const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
+                      const NewTiling &out) {
   TreeSide<T> of_keys(keys.n), of_queries(queries.n);
-  const auto project = [&](const Rows<T> &points, TreeSide<T> &side, const std::vector<Axis<T>> &axes) {
+  const auto project = [&](const Rows<T> &points, TreeSide<T> &side,
+                           const std::vector<Axis<T>> &axes) {
     parallel_for(
         (points.n + kTreePointsPerTask - 1) / kTreePointsPerTask, n_threads,
         [&](std::size_t task, int) {
           const std::size_t last = std::min(points.n, (task + 1) * kTreePointsPerTask);
           std::size_t at = task * kTreePointsPerTask;
-          auto cell = std::size_t(std::upper_bound(side.start.begin(), side.start.end(), at) - side.start.begin() - 1);
+          auto cell = std::size_t(std::upper_bound(side.start.begin(), side.start.end(), at) -
+                                  side.start.begin() - 1);
           for (; at < last; ++at) {
             while (at >= side.start[cell + 1]) ++cell;
             if (at + 8 < last) __builtin_prefetch(points[std::size_t(side.order[at + 8])]);
@@ -131,7 +138,7 @@ void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth, co
         n_cells, n_threads,
         [&](std::size_t c, int) {
           std::vector<T> places(of_keys.place.begin() + std::ptrdiff_t(of_keys.start[c]),
-                                     of_keys.place.begin() + std::ptrdiff_t(of_keys.start[c + 1]));
+                                of_keys.place.begin() + std::ptrdiff_t(of_keys.start[c + 1]));
           const auto middle = places.begin() + std::ptrdiff_t(places.size() / 2);
           if (!places.empty()) std::nth_element(places.begin(), middle, places.end());
           const T at = places.empty() ? T(0) : *middle;

@@ -12,23 +12,29 @@
 
 namespace akmv {
 
-inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
+inline std::size_t round_up(std::size_t n, std::size_t step) {
+  return (n + step - 1) / step * step;
+}
 
 /// A row-major n x d matrix.
-template <class T> struct Rows {
+template <class T>
+struct Rows {
   const T *data;
   std::size_t n, d;
   const T *operator[](std::size_t i) const { return data + i * d; }
 };
 
 /// Fetches the row of a matrix that will be read soon.
-template <class T> inline void prefetch(const Rows<T> &points, std::int32_t i) {
-  for (std::size_t l = 0; l < points.d; l += kAlignment / sizeof(T)) __builtin_prefetch(points[i] + l);
+template <class T>
+inline void prefetch(const Rows<T> &points, std::int32_t i) {
+  for (std::size_t l = 0; l < points.d; l += kAlignment / sizeof(T))
+    __builtin_prefetch(points[i] + l);
 }
 
 /// Row-major n x d points, and the map p -> (p - centre) * factor applied on the way in. Without a
 /// centre (null) they are packed scaled only.
-template <class T> struct Points {
+template <class T>
+struct Points {
   const T *data;
   std::size_t n, d;
   const double *centre;
@@ -36,7 +42,8 @@ template <class T> struct Points {
 };
 
 /// Queries and keys with what turns a score into an exponent.
-template <class T> struct Geometry {
+template <class T>
+struct Geometry {
   Points<T> queries, keys;
   const double *query_shift, *key_shift;
   T slope;
@@ -44,7 +51,8 @@ template <class T> struct Geometry {
 };
 
 /// The kernel pair by pair: K_ij = exp(slope |q_i - k_j|^2).
-template <class T> struct PairKernel {
+template <class T>
+struct PairKernel {
   Rows<T> queries, keys;
   double slope;
 
@@ -78,9 +86,10 @@ struct NewPair {
 };
 using PairLists = std::vector<std::vector<NewPair>>;
 
-/// Queries and keys in orders of their own, both cut into the same number of cells. Filled by those who
-/// make one, of constants for those who read it.
-template <class Order, class Start> struct BasicTiling {
+/// Queries and keys in orders of their own, both cut into the same number of cells. Filled by those
+/// who make one, of constants for those who read it.
+template <class Order, class Start>
+struct BasicTiling {
   Order *query_order, *key_order;
   Start *query_start, *key_start;  // [cells + 1]
   std::size_t n_cells;
@@ -90,7 +99,8 @@ using NewTiling = BasicTiling<std::int32_t, std::int64_t>;
 
 /// What draws gave: the product, unbiased estimates of its variance and of the mass left to chance,
 /// sum_j (1 - pi_j) K_ij^2 |x_j|^2 over pairs that were not found, and how many were drawn.
-template <class T> struct SampledSums {
+template <class T>
+struct SampledSums {
   T *out;                 // [query][column]
   double *variance;       // [query]
   double *mass;           // [query]

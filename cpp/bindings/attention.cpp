@@ -6,7 +6,8 @@
 namespace akmv::bindings {
 namespace {
 
-template <class T> struct HeadSetsRecord : Record {
+template <class T>
+struct HeadSetsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("HeadSets");
   Stack<const T> queries, keys, values;
   Matrix<const std::int64_t> heads;
@@ -21,36 +22,41 @@ template <class T> struct HeadSetsRecord : Record {
   }
 };
 
-template <class T> struct AttentionSumsRecord : Record {
+template <class T>
+struct AttentionSumsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("AttentionSums");
   Stack<T> out;
   Matrix<T> log_normalizer;
   Vector<T> largest;
 
-  void read(Fields &from) { from("out", out)("log_normalizer", log_normalizer)("largest", largest); }
+  void read(Fields &from) {
+    from("out", out)("log_normalizer", log_normalizer)("largest", largest);
+  }
 };
 
 template <class T>
-void bound_attention(const HeadSetsRecord<T> &sets, const AttentionSumsRecord<T> &sums, const Backend &backend) {
-  const Attention<T> problem{sets.queries.data(),
-                             sets.keys.data(),
-                             sets.values.data(),
-                             sets.keys.shape(0),
-                             sets.values.shape(0),
-                             sets.queries.shape(1),
-                             sets.keys.shape(1),
-                             sets.keys.shape(2),
-                             sets.values.shape(2),
-                             sets.heads.data(),
-                             sets.heads.shape(0),
-                             sets.scale,
-                             sets.is_causal,
-                             data_or_null(sets.added),
-                             data_or_null(sets.kept),
-                             sets.added ? sets.added->shape(1) : sets.kept ? sets.kept->shape(1) : 0,
-                             sums.out.data(),
-                             sums.log_normalizer.data(),
-                             sums.largest.data()};
+void bound_attention(const HeadSetsRecord<T> &sets, const AttentionSumsRecord<T> &sums,
+                     const Backend &backend) {
+  const Attention<T> problem{
+      sets.queries.data(),
+      sets.keys.data(),
+      sets.values.data(),
+      sets.keys.shape(0),
+      sets.values.shape(0),
+      sets.queries.shape(1),
+      sets.keys.shape(1),
+      sets.keys.shape(2),
+      sets.values.shape(2),
+      sets.heads.data(),
+      sets.heads.shape(0),
+      sets.scale,
+      sets.is_causal,
+      data_or_null(sets.added),
+      data_or_null(sets.kept),
+      sets.added ? sets.added->shape(1) : sets.kept ? sets.kept->shape(1) : 0,
+      sums.out.data(),
+      sums.log_normalizer.data(),
+      sums.largest.data()};
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) { attention(problem, table, backend.threads, poll); });
 }

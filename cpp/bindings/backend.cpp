@@ -19,8 +19,8 @@ bool supported(const std::string &isa) {
   return false;
 }
 
-/// Looks for Ctrl-C, and calls `check`, if there is one, which raises when the loop must stop. Needs the
-/// GIL, which the running loop has released.
+/// Looks for Ctrl-C, and calls `check`, if there is one, which raises when the loop must stop.
+/// Needs the GIL, which the running loop has released.
 bool interrupted(PyObject *check) {
   nb::gil_scoped_acquire gil;
   if (PyErr_Occurred() || PyErr_CheckSignals() != 0) return true;
@@ -40,7 +40,8 @@ std::vector<std::string> available_isas() {
 }
 
 const Kernels &kernels(const std::string &isa) {
-  if (!supported(isa)) throw nb::value_error(("instruction set not available here: " + isa).c_str());
+  if (!supported(isa))
+    throw nb::value_error(("instruction set not available here: " + isa).c_str());
 #if AKMV_X86
   if (isa == "avx2") return avx2_kernels;
   if (isa == "avx512") return avx512_kernels;

@@ -26,7 +26,10 @@ struct Backend : Record {
 
   void read(Fields &from) { from("isa", isa)("threads", threads)("check", check); }
 
-  template <class T> const TypedKernels<T> &typed() const { return kernels(isa).typed<T>(); }
+  template <class T>
+  const TypedKernels<T> &typed() const {
+    return kernels(isa).typed<T>();
+  }
 
   /// Runs loop(poll) without the GIL; a Ctrl-C inside it, or what `check` raises, is raised here.
   void run(const std::function<void(const Poll &)> &loop) const;

@@ -11,15 +11,18 @@
 namespace akmv::bindings {
 namespace {
 
-template <class T> void bound_exp(Vector<const T> x, Vector<T> out, const Backend &backend) {
+template <class T>
+void bound_exp(Vector<const T> x, Vector<T> out, const Backend &backend) {
   backend.typed<T>().exp(x.data(), out.data(), x.shape(0));
 }
 
-template <class T> void bound_power_of_two(Vector<const T> x, Vector<T> out, const Backend &backend) {
+template <class T>
+void bound_power_of_two(Vector<const T> x, Vector<T> out, const Backend &backend) {
   backend.typed<T>().power_of_two(x.data(), out.data(), x.shape(0));
 }
 
-template <class T> T bound_largest_magnitude(Vector<const T> x, const Backend &backend) {
+template <class T>
+T bound_largest_magnitude(Vector<const T> x, const Backend &backend) {
   T found;
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
@@ -28,7 +31,8 @@ template <class T> T bound_largest_magnitude(Vector<const T> x, const Backend &b
   return found;
 }
 
-void bound_philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, Matrix<std::uint64_t> out) {
+void bound_philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first,
+                  Matrix<std::uint64_t> out) {
   for (std::size_t i = 0; i < out.shape(0); ++i) {
     const std::uint64_t low = first + i, carry = low < first;
     const Philox words = philox4x64({low, carry, 0, 0}, {seed, stream});
@@ -37,7 +41,8 @@ void bound_philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first,
 }
 
 /// Multiply-adds per second of one core, doing nothing else for about `seconds`.
-template <class T> double bound_fma_rate(double seconds, const std::string &isa) {
+template <class T>
+double bound_fma_rate(double seconds, const std::string &isa) {
   const auto &table = kernels(isa).typed<T>();
   using Clock = std::chrono::steady_clock;
   nb::gil_scoped_release released;
@@ -54,9 +59,11 @@ template <class T> double bound_fma_rate(double seconds, const std::string &isa)
   return best;
 }
 
-template <class T> void bind_typed(nb::module_ &m) {
+template <class T>
+void bind_typed(nb::module_ &m) {
   m.def("exp", &bound_exp<T>, "x"_a.noconvert(), "out"_a.noconvert(), "backend"_a);
-  m.def("power_of_two", &bound_power_of_two<T>, "x"_a.noconvert(), "out"_a.noconvert(), "backend"_a);
+  m.def("power_of_two", &bound_power_of_two<T>, "x"_a.noconvert(), "out"_a.noconvert(),
+        "backend"_a);
   m.def("largest_magnitude", &bound_largest_magnitude<T>, "x"_a.noconvert(), "backend"_a);
 }
 

@@ -1,5 +1,6 @@
-// The module approxkmv._core. The files of this folder are the only ones that know both languages: they
-// unwrap arrays, release the GIL and call one function. Shapes and values were checked in Python.
+// The module approxkmv._core. The files of this folder are the only ones that know both languages:
+// they unwrap arrays, release the GIL and call one function. Shapes and values were checked in
+// Python.
 #include "module.hpp"
 
 #include "../threads.hpp"

@@ -25,7 +25,8 @@ struct SketchesRecord : Record {
   }
   /// Keys look for queries only where both are the same points.
   Sketches of_keys(bool mirrored) const {
-    return {keys.data(), key_index.data(), mirrored ? radius_squared.data() : nullptr, keys.shape(1)};
+    return {keys.data(), key_index.data(), mirrored ? radius_squared.data() : nullptr,
+            keys.shape(1)};
   }
 };
 
@@ -38,7 +39,8 @@ struct ExpansionRecord : Record {
   double threshold = 0;
 
   void read(Fields &from) {
-    from("order", order)("least", least)("width", width)("of_keys", of_keys)("threshold", threshold);
+    from("order", order)("least", least)("width", width)("of_keys", of_keys)("threshold",
+                                                                             threshold);
   }
 
   Expansion view() const { return {order.data(), order.size(), least, width, of_keys, threshold}; }
@@ -47,7 +49,8 @@ struct ExpansionRecord : Record {
 void bound_random_tiling(Matrix<const float> key_projections, Matrix<const float> query_projections,
                          const EmptyTiling &tiling, const Backend &backend) {
   backend.run([&](const Poll &poll) {
-    random_tiling(rows_of(key_projections), rows_of(query_projections), backend.threads, poll, tiling.view());
+    random_tiling(rows_of(key_projections), rows_of(query_projections), backend.threads, poll,
+                  tiling.view());
   });
 }
 
@@ -56,7 +59,8 @@ void bound_principal_tiling(Matrix<const T> keys, Matrix<const T> queries, int d
                             const EmptyTiling &tiling, const Backend &backend) {
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
-    principal_tiling(rows_of(keys), rows_of(queries), depth, table, backend.threads, poll, tiling.view());
+    principal_tiling(rows_of(keys), rows_of(queries), depth, table, backend.threads, poll,
+                     tiling.view());
   });
 }
 
@@ -66,7 +70,8 @@ nb::tuple bound_tile_hits(const GeometryRecord<T> &geometry, const KnownTiling &
   const auto &table = backend.typed<T>();
   PairLists parts;
   backend.run([&](const Poll &poll) {
-    tile_hits(geometry.view(), tiling.view(), floor, known.view(), table, backend.threads, poll, parts);
+    tile_hits(geometry.view(), tiling.view(), floor, known.view(), table, backend.threads, poll,
+              parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -85,8 +90,8 @@ template <class T>
 nb::tuple bound_cell_pairs(const PairKernelRecord<T> &kernel, double threshold,
                            const SketchesRecord &sketches, const KnownTiling &tiling, bool mirrored,
                            const FoundPairsRecord &known, const Backend &backend) {
-  const CellSearch search{sketches.of_queries(), sketches.of_keys(mirrored), tiling.view(), mirrored,
-                          threshold};
+  const CellSearch search{sketches.of_queries(), sketches.of_keys(mirrored), tiling.view(),
+                          mirrored, threshold};
   const Kernels &table = kernels(backend.isa);
   PairLists parts;
   backend.run([&](const Poll &poll) {
@@ -96,19 +101,21 @@ nb::tuple bound_cell_pairs(const PairKernelRecord<T> &kernel, double threshold,
 }
 
 template <class T>
-nb::tuple bound_neighbours_of_neighbours(const PairKernelRecord<T> &kernel, const FoundPairsRecord &known,
+nb::tuple bound_neighbours_of_neighbours(const PairKernelRecord<T> &kernel,
+                                         const FoundPairsRecord &known,
                                          const ExpansionRecord &expansion, const Backend &backend) {
   const auto &table = backend.typed<T>();
   PairLists parts;
   backend.run([&](const Poll &poll) {
-    neighbours_of_neighbours(kernel.view(), known.view(), expansion.view(), table, backend.threads, poll,
-                             parts);
+    neighbours_of_neighbours(kernel.view(), known.view(), expansion.view(), table, backend.threads,
+                             poll, parts);
   });
   return new_pairs(std::move(parts));
 }
 
 template <class T>
-void bound_nearest_keys(const GeometryRecord<T> &geometry, Matrix<std::int32_t> out, const Backend &backend) {
+void bound_nearest_keys(const GeometryRecord<T> &geometry, Matrix<std::int32_t> out,
+                        const Backend &backend) {
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
     nearest_keys(geometry.view(), out.shape(1), table, backend.threads, poll, out.data());
@@ -122,8 +129,8 @@ nb::tuple bound_linked_pairs(const PairKernelRecord<T> &kernel, const FoundPairs
   const auto &table = backend.typed<T>();
   PairLists parts;
   backend.run([&](const Poll &poll) {
-    linked_pairs(kernel.view(), known.view(), links.view(), width, threshold, table, backend.threads,
-                 poll, parts);
+    linked_pairs(kernel.view(), known.view(), links.view(), width, threshold, table,
+                 backend.threads, poll, parts);
   });
   return new_pairs(std::move(parts));
 }
@@ -139,10 +146,12 @@ nb::tuple bound_merge_pairs(const FoundPairsRecord &known, Int32s rows, Int32s c
                         handed_over(std::move(all.values)));
 }
 
-template <class T> void bind_typed(nb::module_ &m) {
-  m.def("principal_tiling", &bound_principal_tiling<T>, "keys"_a.noconvert(), "queries"_a.noconvert(),
-        "depth"_a, "tiling"_a, "backend"_a);
-  m.def("tile_hits", &bound_tile_hits<T>, "geometry"_a, "tiling"_a, "floor"_a, "known"_a, "backend"_a);
+template <class T>
+void bind_typed(nb::module_ &m) {
+  m.def("principal_tiling", &bound_principal_tiling<T>, "keys"_a.noconvert(),
+        "queries"_a.noconvert(), "depth"_a, "tiling"_a, "backend"_a);
+  m.def("tile_hits", &bound_tile_hits<T>, "geometry"_a, "tiling"_a, "floor"_a, "known"_a,
+        "backend"_a);
   m.def("project", &bound_project<T>, "points"_a.noconvert(), "index"_a.noconvert(),
         "centre"_a.noconvert(), "basis"_a.noconvert(), "out"_a.noconvert(), "backend"_a);
   m.def("cell_pairs", &bound_cell_pairs<T>, "kernel"_a, "threshold"_a, "sketches"_a, "tiling"_a,

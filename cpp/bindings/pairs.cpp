@@ -37,28 +37,30 @@ nb::tuple new_pairs(PairLists parts) {
 namespace {
 
 template <class T>
-void bound_pair_kernel(const PairKernelRecord<T> &kernel, Int64s rows, Int64s cols, Vector<double> out,
-                       const Backend &backend) {
+void bound_pair_kernel(const PairKernelRecord<T> &kernel, Int64s rows, Int64s cols,
+                       Vector<double> out, const Backend &backend) {
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
-    pair_kernel(kernel.view(), rows.data(), cols.data(), rows.shape(0), table, backend.threads, poll,
-                out.data());
+    pair_kernel(kernel.view(), rows.data(), cols.data(), rows.shape(0), table, backend.threads,
+                poll, out.data());
   });
 }
 
 /// One array from the lists of all tasks.
-template <class U> nb::object joined(const std::vector<Hits> &parts, std::vector<U> Hits::*member) {
+template <class U>
+nb::object joined(const std::vector<Hits> &parts, std::vector<U> Hits::*member) {
   std::vector<U> all;
   std::size_t n = 0;
   for (const Hits &part : parts) n += (part.*member).size();
   all.reserve(n);
-  for (const Hits &part : parts) all.insert(all.end(), (part.*member).begin(), (part.*member).end());
+  for (const Hits &part : parts)
+    all.insert(all.end(), (part.*member).begin(), (part.*member).end());
   return handed_over(std::move(all));
 }
 
 template <class T>
-nb::tuple bound_scan_ranges(const PairKernelRecord<T> &kernel, Int64s order, Int64s start, Int64s stop,
-                            double threshold, const Backend &backend) {
+nb::tuple bound_scan_ranges(const PairKernelRecord<T> &kernel, Int64s order, Int64s start,
+                            Int64s stop, double threshold, const Backend &backend) {
   const auto &table = backend.typed<T>();
   std::vector<Hits> parts;
   backend.run([&](const Poll &poll) {
@@ -69,11 +71,12 @@ nb::tuple bound_scan_ranges(const PairKernelRecord<T> &kernel, Int64s order, Int
                         joined(parts, &Hits::values));
 }
 
-template <class T> void bind_typed(nb::module_ &m) {
-  m.def("pair_kernel", &bound_pair_kernel<T>, "kernel"_a, "rows"_a.noconvert(), "cols"_a.noconvert(),
-        "out"_a.noconvert(), "backend"_a);
-  m.def("scan_ranges", &bound_scan_ranges<T>, "kernel"_a, "order"_a.noconvert(), "start"_a.noconvert(),
-        "stop"_a.noconvert(), "threshold"_a, "backend"_a);
+template <class T>
+void bind_typed(nb::module_ &m) {
+  m.def("pair_kernel", &bound_pair_kernel<T>, "kernel"_a, "rows"_a.noconvert(),
+        "cols"_a.noconvert(), "out"_a.noconvert(), "backend"_a);
+  m.def("scan_ranges", &bound_scan_ranges<T>, "kernel"_a, "order"_a.noconvert(),
+        "start"_a.noconvert(), "stop"_a.noconvert(), "threshold"_a, "backend"_a);
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 namespace akmv::bindings {
 namespace {
 
-template <class T> struct ExponentsRecord : Record {
+template <class T>
+struct ExponentsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("Exponents");
   Doubles query_shift, key_shift, query_centre, key_centre;
   double factor = 1;
@@ -21,7 +22,8 @@ template <class T> struct ExponentsRecord : Record {
   }
 };
 
-template <class T> struct TileSumsRecord : Record {
+template <class T>
+struct TileSumsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("TileSums");
   Matrix<T> out;
   std::optional<Vector<T>> totals, row_max;
@@ -57,16 +59,19 @@ void bound_squared_norms(Matrix<const T> points, Doubles centre, double factor, 
                          const Backend &backend) {
   const Points<T> moved{points.data(), points.shape(0), points.shape(1), centre.data(), factor};
   const auto &table = backend.typed<T>();
-  backend.run([&](const Poll &poll) { squared_norms(moved, table, backend.threads, poll, out.data()); });
+  backend.run(
+      [&](const Poll &poll) { squared_norms(moved, table, backend.threads, poll, out.data()); });
 }
 
-template <class T> void bound_column_sums(Matrix<const T> x, Vector<double> out, const Backend &backend) {
+template <class T>
+void bound_column_sums(Matrix<const T> x, Vector<double> out, const Backend &backend) {
   backend.run([&](const Poll &poll) {
     column_sums(x.data(), x.shape(0), x.shape(1), backend.threads, poll, out.data());
   });
 }
 
-template <class T> void bind_typed(nb::module_ &m) {
+template <class T>
+void bind_typed(nb::module_ &m) {
   m.def("tile_product", &bound_tile_product<T>, "queries"_a.noconvert(), "keys"_a.noconvert(),
         "x"_a.noconvert(), "exponents"_a, "sums"_a, "backend"_a);
   m.def("squared_norms", &bound_squared_norms<T>, "points"_a.noconvert(), "centre"_a.noconvert(),

@@ -5,7 +5,8 @@
 
 namespace akmv::bindings {
 
-template <class T> struct GeometryRecord : Record {
+template <class T>
+struct GeometryRecord : Record {
   static constexpr auto kName = nb::detail::const_name("Geometry");
   Matrix<const T> queries, keys;
   Doubles query_shift, key_shift, centre;
@@ -28,7 +29,8 @@ template <class T> struct GeometryRecord : Record {
   }
 };
 
-template <class T> struct PairKernelRecord : Record {
+template <class T>
+struct PairKernelRecord : Record {
   static constexpr auto kName = nb::detail::const_name("PairKernel");
   Matrix<const T> queries, keys;
   double slope = 0;
@@ -51,7 +53,8 @@ struct FoundPairsRecord : Record {
 };
 
 /// Orders of queries and keys and where cells begin, to be read (const) or filled.
-template <class Order, class Start> struct TilingRecord : Record {
+template <class Order, class Start>
+struct TilingRecord : Record {
   static constexpr auto kName = nb::detail::const_name("Tiling");
   Vector<Order> query_order, key_order;
   Vector<Start> query_start, key_start;

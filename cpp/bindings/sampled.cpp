@@ -1,7 +1,7 @@
 // Pilot rows, and products from drawn keys and drawn pairs.
+#include "../sampled.hpp"
 #include "../pilot.hpp"
 #include "../reduced.hpp"
-#include "../sampled.hpp"
 #include "backend.hpp"
 #include "module.hpp"
 #include "records.hpp"
@@ -9,7 +9,8 @@
 namespace akmv::bindings {
 namespace {
 
-template <class T> struct PilotRowsRecord : Record {
+template <class T>
+struct PilotRowsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("PilotRows");
   Int32s rows, key_order;
   Int64s tile_start;
@@ -23,7 +24,8 @@ template <class T> struct PilotRowsRecord : Record {
   }
 };
 
-template <class T> struct DrawPlanRecord : Record {
+template <class T>
+struct DrawPlanRecord : Record {
   static constexpr auto kName = nb::detail::const_name("DrawPlan");
   Int32s query_order, key_order;
   Int64s block_start, tile_start;
@@ -38,14 +40,22 @@ template <class T> struct DrawPlanRecord : Record {
   }
 
   DrawPlan<T> view() const {
-    return {query_order.data(), block_start.data(), block_start.shape(0) - 1,
-            key_order.data(),   tile_start.data(),  tile_start.shape(0) - 1,
-            rate.data(),        size.data(),        size.shape(0),
-            seed,               stream};
+    return {query_order.data(),
+            block_start.data(),
+            block_start.shape(0) - 1,
+            key_order.data(),
+            tile_start.data(),
+            tile_start.shape(0) - 1,
+            rate.data(),
+            size.data(),
+            size.shape(0),
+            seed,
+            stream};
   }
 };
 
-template <class T> struct SmoothPartRecord : Record {
+template <class T>
+struct SmoothPartRecord : Record {
   static constexpr auto kName = nb::detail::const_name("SmoothPart");
   Matrix<const T> moments;
   Stack<const float> coefficients;
@@ -53,18 +63,22 @@ template <class T> struct SmoothPartRecord : Record {
   void read(Fields &from) { from("moments", moments)("coefficients", coefficients); }
 };
 
-template <class T> struct SampledSumsRecord : Record {
+template <class T>
+struct SampledSumsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("SampledSums");
   Matrix<T> out;
   Vector<double> variance, mass;
   Vector<std::int64_t> n_drawn;
 
-  void read(Fields &from) { from("out", out)("variance", variance)("mass", mass)("n_drawn", n_drawn); }
+  void read(Fields &from) {
+    from("out", out)("variance", variance)("mass", mass)("n_drawn", n_drawn);
+  }
 
   SampledSums<T> view() const { return {out.data(), variance.data(), mass.data(), n_drawn.data()}; }
 };
 
-template <class T> struct WholePointsRecord : Record {
+template <class T>
+struct WholePointsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("WholePoints");
   PairKernelRecord<T> kernel;
   Int32s query_index, key_index, own;
@@ -75,7 +89,8 @@ template <class T> struct WholePointsRecord : Record {
   }
 };
 
-template <class T> struct PairDrawsRecord : Record {
+template <class T>
+struct PairDrawsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("PairDraws");
   Vector<const T> size;
   T floor = 0, rate = 0;
@@ -83,16 +98,23 @@ template <class T> struct PairDrawsRecord : Record {
   std::uint64_t seed = 0, stream = 0;
 
   void read(Fields &from) {
-    from("size", size)("floor", floor)("rate", rate)("least", least)("seed", seed)("stream", stream);
+    from("size", size)("floor", floor)("rate", rate)("least", least)("seed", seed)("stream",
+                                                                                   stream);
   }
 };
 
 template <class T>
 nb::tuple bound_pilot_rows(const GeometryRecord<T> &geometry, const PilotRowsRecord<T> &rows,
                            Vector<double> sums, const Backend &backend) {
-  const PilotRows<T> pilot{rows.rows.data(),      rows.rows.shape(0),           rows.key_order.data(),
-                           rows.tile_start.data(), rows.tile_start.shape(0) - 1, rows.weights.data(),
-                           data_or_null(rows.x),  rows.threshold,               sums.data()};
+  const PilotRows<T> pilot{rows.rows.data(),
+                           rows.rows.shape(0),
+                           rows.key_order.data(),
+                           rows.tile_start.data(),
+                           rows.tile_start.shape(0) - 1,
+                           rows.weights.data(),
+                           data_or_null(rows.x),
+                           rows.threshold,
+                           sums.data()};
   const auto &table = backend.typed<T>();
   PairLists parts;
   backend.run([&](const Poll &poll) {
@@ -104,7 +126,8 @@ nb::tuple bound_pilot_rows(const GeometryRecord<T> &geometry, const PilotRowsRec
 template <class T>
 void bound_tile_moments(const GeometryRecord<T> &geometry, Int32s key_order, Int64s tile_start,
                         Vector<const T> weights, Matrix<T> out, const Backend &backend) {
-  const KeyTiles<T> tiles{key_order.data(), tile_start.data(), tile_start.shape(0) - 1, weights.data()};
+  const KeyTiles<T> tiles{key_order.data(), tile_start.data(), tile_start.shape(0) - 1,
+                          weights.data()};
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
     tile_moments(geometry.view(), tiles, table, backend.threads, poll, out.data());
@@ -112,15 +135,17 @@ void bound_tile_moments(const GeometryRecord<T> &geometry, Int32s key_order, Int
 }
 
 template <class T>
-void bound_sampled_product(const GeometryRecord<T> &geometry, const DrawPlanRecord<T> &plan, Int64s blocks,
-                           const FoundPairsRecord &found, const std::optional<SmoothPartRecord<T>> &smooth,
-                           Matrix<const T> x, const SampledSumsRecord<T> &sums, const Backend &backend) {
+void bound_sampled_product(const GeometryRecord<T> &geometry, const DrawPlanRecord<T> &plan,
+                           Int64s blocks, const FoundPairsRecord &found,
+                           const std::optional<SmoothPartRecord<T>> &smooth, Matrix<const T> x,
+                           const SampledSumsRecord<T> &sums, const Backend &backend) {
   SmoothPart<T> part{nullptr, nullptr};
   if (smooth) part = {smooth->moments.data(), smooth->coefficients.data()};
   const Drawing<T> drawing{geometry.view(), plan.view(), found.view(), part, rows_of(x)};
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
-    sampled_product(drawing, blocks.data(), blocks.size(), table, backend.threads, poll, sums.view());
+    sampled_product(drawing, blocks.data(), blocks.size(), table, backend.threads, poll,
+                    sums.view());
   });
 }
 
@@ -147,14 +172,17 @@ void bound_reduced_product(const GeometryRecord<T> &few, const WholePointsRecord
   });
 }
 
-template <class T> void bind_typed(nb::module_ &m) {
-  m.def("pilot_rows", &bound_pilot_rows<T>, "geometry"_a, "rows"_a, "sums"_a.noconvert(), "backend"_a);
+template <class T>
+void bind_typed(nb::module_ &m) {
+  m.def("pilot_rows", &bound_pilot_rows<T>, "geometry"_a, "rows"_a, "sums"_a.noconvert(),
+        "backend"_a);
   m.def("tile_moments", &bound_tile_moments<T>, "geometry"_a, "key_order"_a.noconvert(),
         "tile_start"_a.noconvert(), "weights"_a.noconvert(), "out"_a.noconvert(), "backend"_a);
-  m.def("sampled_product", &bound_sampled_product<T>, "geometry"_a, "plan"_a, "blocks"_a.noconvert(),
-        "found"_a, "smooth"_a.none(), "x"_a.noconvert(), "sums"_a, "backend"_a);
-  m.def("reduced_product", &bound_reduced_product<T>, "few"_a, "whole"_a, "draws"_a, "x"_a.noconvert(),
-        "sums"_a, "backend"_a);
+  m.def("sampled_product", &bound_sampled_product<T>, "geometry"_a, "plan"_a,
+        "blocks"_a.noconvert(), "found"_a, "smooth"_a.none(), "x"_a.noconvert(), "sums"_a,
+        "backend"_a);
+  m.def("reduced_product", &bound_reduced_product<T>, "few"_a, "whole"_a, "draws"_a,
+        "x"_a.noconvert(), "sums"_a, "backend"_a);
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 namespace akmv::bindings {
 namespace {
 
-template <class T> struct HeadRecord : Record {
+template <class T>
+struct HeadRecord : Record {
   static constexpr auto kName = nb::detail::const_name("AttentionHead");
   Matrix<const T> queries, keys, values;
   Doubles query_centre, key_centre, value_centre;
@@ -53,18 +54,24 @@ struct SmoothingRecord : Record {
   }
 };
 
-template <class T> struct PilotMomentsRecord : Record {
+template <class T>
+struct PilotMomentsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("PilotMoments");
   Matrix<T> outputs;
   Matrix<float> moment, guarded;
   Vector<double> means;
 
-  void read(Fields &from) { from("outputs", outputs)("moment", moment)("guarded", guarded)("means", means); }
+  void read(Fields &from) {
+    from("outputs", outputs)("moment", moment)("guarded", guarded)("means", means);
+  }
 
-  PilotSums<T> view() const { return {outputs.data(), moment.data(), guarded.data(), means.data()}; }
+  PilotSums<T> view() const {
+    return {outputs.data(), moment.data(), guarded.data(), means.data()};
+  }
 };
 
-template <class T> struct RatesRecord : Record {
+template <class T>
+struct RatesRecord : Record {
   static constexpr auto kName = nb::detail::const_name("AttentionRates");
   Matrix<const float> guarded;
   Matrix<const T> near;
@@ -76,10 +83,13 @@ template <class T> struct RatesRecord : Record {
     from("seed", seed)("stream", stream);
   }
 
-  AttentionRates<T> view() const { return {guarded.data(), near.data(), floor, rate, least, seed, stream}; }
+  AttentionRates<T> view() const {
+    return {guarded.data(), near.data(), floor, rate, least, seed, stream};
+  }
 };
 
-template <class T> struct DrawsRecord : Record {
+template <class T>
+struct DrawsRecord : Record {
   static constexpr auto kName = nb::detail::const_name("AttentionDraws");
   Matrix<T> out;
   Vector<double> variance, bound, total_variance;
@@ -103,8 +113,8 @@ void bound_attention_pilot(const HeadRecord<T> &head, const BlocksRecord &blocks
   const auto b = blocks.view();
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) {
-    attention_pilot(a, b, rows.data(), b.n ? rows.shape(0) / b.n : 0, smoothing.value, table, backend.threads, poll,
-                    to.view());
+    attention_pilot(a, b, rows.data(), b.n ? rows.shape(0) / b.n : 0, smoothing.value, table,
+                    backend.threads, poll, to.view());
   });
 }
 
@@ -112,14 +122,17 @@ nb::tuple bound_rate_histogram(const BlocksRecord &blocks, Matrix<const float> m
                                Matrix<const float> guarded, float floor, const Backend &backend) {
   RateHistogram histogram;
   backend.run([&](const Poll &poll) {
-    rate_histogram(blocks.view(), moment.data(), guarded.data(), floor, backend.threads, poll, histogram);
+    rate_histogram(blocks.view(), moment.data(), guarded.data(), floor, backend.threads, poll,
+                   histogram);
   });
-  return nb::make_tuple(handed_over(std::move(histogram.pairs)), handed_over(std::move(histogram.variance)));
+  return nb::make_tuple(handed_over(std::move(histogram.pairs)),
+                        handed_over(std::move(histogram.variance)));
 }
 
 template <class T>
-void bound_attention_draw(const HeadRecord<T> &head, const BlocksRecord &blocks, const RatesRecord<T> &rates,
-                          Int64s listed, const DrawsRecord<T> &to, const Backend &backend) {
+void bound_attention_draw(const HeadRecord<T> &head, const BlocksRecord &blocks,
+                          const RatesRecord<T> &rates, Int64s listed, const DrawsRecord<T> &to,
+                          const Backend &backend) {
   const auto a = head.view();
   const auto b = blocks.view();
   const auto r = rates.view();
@@ -129,7 +142,8 @@ void bound_attention_draw(const HeadRecord<T> &head, const BlocksRecord &blocks,
   });
 }
 
-template <class T> void bind_typed(nb::module_ &m) {
+template <class T>
+void bind_typed(nb::module_ &m) {
   m.def("attention_pilot", &bound_attention_pilot<T>, "head"_a, "blocks"_a, "rows"_a.noconvert(),
         "smoothing"_a, "to"_a, "backend"_a);
   m.def("attention_draw", &bound_attention_draw<T>, "head"_a, "blocks"_a, "rates"_a,
