@@ -17,9 +17,14 @@ from approxkmv.engine.schemes.attention_keys import sampled_attention
 from approxkmv.engine.schemes.mean_of_values import mean_output
 from approxkmv.engine.survey.attention_order import order_blocks, pilot_rows
 from approxkmv.engine.survey.attention_rates import solve_rate
-from approxkmv.loops import compiled, reference
+from approxkmv.loops import reference
 from approxkmv.loops.compiled import Compiled
-from approxkmv.loops.types import AttentionDraws, AttentionRates
+from approxkmv.loops.types import (
+    AttentionBlocks,
+    AttentionDraws,
+    AttentionRates,
+    PilotMoments,
+)
 
 N, D = 4096, 32
 DELTA = 0.05
@@ -205,13 +210,15 @@ def test_draws_that_fall_short_are_added_to(monkeypatch: pytest.MonkeyPatch) -> 
     """An aim beyond what is allowed: the second draw tops up the first, and the sum is what counts.
     Its estimate holds as that of one draw does."""
     draws = []
-    passed = engine.attention_draw
+    passed = Compiled.attention_draw
 
-    def noted(head: Any, blocks: Any, rates: AttentionRates, **options: Any) -> Any:
+    def noted(
+        self: Compiled, head: Any, blocks: Any, rates: AttentionRates, **options: Any
+    ) -> AttentionDraws:
         draws.append(rates)
-        return passed(head, blocks, rates, **options)
+        return passed(self, head, blocks, rates, **options)
 
-    monkeypatch.setattr(engine, "attention_draw", noted)
+    monkeypatch.setattr(Compiled, "attention_draw", noted)
     monkeypatch.setattr(engine, "_AIM", 1.3)
     monkeypatch.setattr(engine, "_TRIAL_SHORT", 5.0)
     n_added, ratios = 0, []
@@ -331,21 +338,23 @@ def test_hopeless_heads_are_given_up_early(sharp: float, monkeypatch: pytest.Mon
     """Queries and keys that know nothing of each other, small eps: rows of one block are tried."""
     head = Head(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     looked_at = []
-    pilot = engine.attention_pilot
+    pilot = Compiled.attention_pilot
 
-    def counted(*args: Any, **options: Any) -> compiled.PilotMoments:
-        looked_at.append(np.diff(args[1].start).tolist())
-        return pilot(*args, **options)
+    def counted(self: Compiled, head: Any, blocks: Any, *args: Any) -> PilotMoments:
+        looked_at.append(np.diff(blocks.start).tolist())
+        return pilot(self, head, blocks, *args)
 
     drawn_for = []
-    draw = engine.attention_draw
+    draw = Compiled.attention_draw
 
-    def counted_too(*args: Any, **options: Any) -> compiled.AttentionDraws:
-        drawn_for.append(np.diff(args[1].start).tolist())
-        return draw(*args, **options)
+    def counted_too(
+        self: Compiled, head: Any, blocks: Any, *args: Any, **options: Any
+    ) -> AttentionDraws:
+        drawn_for.append(np.diff(blocks.start).tolist())
+        return draw(self, head, blocks, *args, **options)
 
-    monkeypatch.setattr(engine, "attention_pilot", counted)
-    monkeypatch.setattr(engine, "attention_draw", counted_too)
+    monkeypatch.setattr(Compiled, "attention_pilot", counted)
+    monkeypatch.setattr(Compiled, "attention_draw", counted_too)
     assert run(head, 0.02) is None
     assert looked_at == [[48]]
     assert drawn_for in ([], [[48]])
@@ -359,11 +368,9 @@ def test_the_rate_gives_the_variance_asked_for() -> None:
     guarded = np.exp(rng.uniform(-20, 0, (2, n_keys))).astype(np.float32)
     tokens = np.arange(n_keys, dtype=np.int32)
     band = np.array([0, 100]), np.array([50, 200])
-    blocks = compiled.AttentionBlocks(
-        tokens[:136], np.append(0, np.cumsum(rows)), tokens, *band, False
-    )
+    blocks = AttentionBlocks(tokens[:136], np.append(0, np.cumsum(rows)), tokens, *band, False)
     free = (tokens < band[0][:, None]) | (tokens >= band[1][:, None])
-    pilot = compiled.PilotMoments(np.zeros((2, 1)), moment, guarded, guarded.mean(axis=1))
+    pilot = PilotMoments(np.zeros((2, 1)), moment, guarded, guarded.mean(axis=1))
 
     def sums(rate: float, floor: float) -> tuple[float, float]:
         pi = np.minimum(1, rate * np.sqrt(guarded.astype(np.float64) + floor))
