@@ -24,7 +24,7 @@ from PIL import Image
 
 from approxkmv.capture import Head, capture_heads, load_model, probabilities
 from approxkmv.datasets import english_prose, minilm_directory
-from approxkmv.kernel.matrix import gaussian_kernel
+from approxkmv.exact import gaussian_kernel
 from approxkmv.paper.reduction import attention_to_gaussian
 from approxkmv.spectrum import attention_singular_values
 

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.sparse.linalg import eigsh
 
 import approxkmv as akmv
-from approxkmv.kernel.matrix import gaussian_kernel
+from approxkmv.exact import gaussian_kernel
 
 points = akmv.datasets.clusters(1000, 8, rng=0, dtype=np.float64).keys
 K = akmv.GaussianKernel(points, bandwidth=1.0)

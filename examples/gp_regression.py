@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from approxkmv import matvec
+from approxkmv.exact import gaussian_kernel
 from approxkmv.gpytorch import GaussianKernelLinearOperator, RBFKernel
-from approxkmv.kernel.matrix import gaussian_kernel
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--n", type=int, default=1000, help="points to predict from")

@@ -13,7 +13,7 @@ from scipy.sparse import diags_array as diags
 from scipy.sparse.linalg import aslinearoperator
 
 import approxkmv as akmv
-from approxkmv.kernel.matrix import gaussian_kernel
+from approxkmv.exact import gaussian_kernel
 
 n, bandwidth = 2000, 0.1
 rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import approxkmv as akmv
-from approxkmv.kernel.matrix import gaussian_kernel
+from approxkmv.exact import gaussian_kernel
 
 rng = np.random.default_rng(0)
 n, n_shuffles = 2000, 200

@@ -34,7 +34,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.engine"],
     ["approxkmv.paper"],
     ["approxkmv.datasets", "approxkmv.capture"],
-    ["approxkmv.files"],
+    ["approxkmv.files", "approxkmv.exact"],
     ["approxkmv.kernel"],
     ["approxkmv._check", "approxkmv._heads"],
     ["approxkmv.loops"],

@@ -146,6 +146,17 @@ def usual_units(queries: Array, keys: Array, bandwidth: float) -> tuple[Array, A
     return others, scaled, math.ldexp(bandwidth, -exponent)
 
 
+def in_usual_units(queries: Array, keys: Array, bandwidth: float) -> tuple[Array, Array, float]:
+    """As :func:`usual_units`, and a ValueError where there are none."""
+    units = usual_units(queries, keys, bandwidth)
+    if units is None:
+        raise ValueError(
+            "bandwidth must not be so small next to the points that squared distances in it "
+            f"overflow, got {bandwidth!r}."
+        )
+    return units
+
+
 def _centre(keys: Array) -> Float64:
     """Coordinate-wise median of a sample: one far key would drag a mean away from the others."""
     if len(keys) == 0:

@@ -20,7 +20,7 @@ def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: floa
     Examples
     --------
     >>> import numpy as np
-    >>> from approxkmv.kernel.matrix import gaussian_kernel
+    >>> from approxkmv.exact import gaussian_kernel
     >>> gaussian_kernel([[0.0], [1.0]], [[0.0]], bandwidth=1.0).round(4)
     array([[1.    ],
            [0.6065]])

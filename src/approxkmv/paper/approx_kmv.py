@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check
+from approxkmv.kernel.frame import in_usual_units
 from approxkmv.kernel.matrix import product
 from approxkmv.paper.approx_light import Light, approx_light
 from approxkmv.paper.density import DensityFactory, LevelSets
 from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
-from approxkmv.paper.inputs import checked, in_usual_units
+from approxkmv.paper.inputs import checked
 from approxkmv.paper.parameters import Constants, PaperConstants, Parameters
 from approxkmv.paper.preprocess import Preprocessed, preprocess
 from approxkmv.paper.printed import printed_formulae
@@ -200,7 +201,7 @@ def approx_kmv(
 
     Examples
     --------
-    >>> from approxkmv.kernel.matrix import gaussian_kernel
+    >>> from approxkmv.exact import gaussian_kernel
     >>> rng = np.random.default_rng(0)
     >>> points = 5 * rng.standard_normal((300, 3))
     >>> x = rng.standard_normal(300)

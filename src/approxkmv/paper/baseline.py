@@ -167,7 +167,7 @@ def kernel_noisy_power_method(
     --------
     >>> points = np.random.default_rng(0).standard_normal((60, 2))
     >>> top = kernel_noisy_power_method(points, bandwidth=1.0, eps=0.2, rng=0)
-    >>> from approxkmv.kernel.matrix import gaussian_kernel
+    >>> from approxkmv.exact import gaussian_kernel
     >>> exact = np.linalg.eigvalsh(gaussian_kernel(points, points, 1.0))[-1]
     >>> bool(abs(top.eigenvalue / exact - 1) <= 0.2)
     True

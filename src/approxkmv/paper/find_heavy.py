@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check
+from approxkmv.kernel.frame import in_usual_units
 from approxkmv.loops.compiled import Compiled
 from approxkmv.paper import parameters
 from approxkmv.paper.hashing import (
@@ -21,7 +22,6 @@ from approxkmv.paper.hashing import (
     recall,
 )
 from approxkmv.paper.heavy_plan import plan_heavy
-from approxkmv.paper.inputs import in_usual_units
 
 Array = npt.NDArray[np.floating]
 Index = npt.NDArray[np.int64]

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import _check
-from approxkmv.kernel.frame import usual_units
 
 Points = npt.NDArray[np.floating]
 Float = npt.NDArray[np.float64]
@@ -23,14 +22,3 @@ def checked(queries: Any, keys: Any, x: Any) -> tuple[Points, Points, Float]:
     for array, name in ((queries, "queries"), (keys, "keys"), (vector, "x")):
         _check.finite(array, name)
     return queries, keys, vector.astype(np.float64)
-
-
-def in_usual_units(queries: Points, keys: Points, bandwidth: float) -> tuple[Points, Points, float]:
-    """The same kernel matrix with a bandwidth whose square is an ordinary number."""
-    units = usual_units(queries, keys, bandwidth)
-    if units is None:
-        raise ValueError(
-            "bandwidth must not be so small next to the points that squared distances in it "
-            f"overflow, got {bandwidth!r}."
-        )
-    return units

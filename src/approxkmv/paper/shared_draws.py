@@ -146,7 +146,7 @@ def shared_draws_matvec(
 
     Examples
     --------
-    >>> from approxkmv.kernel.matrix import gaussian_kernel
+    >>> from approxkmv.exact import gaussian_kernel
     >>> rng = np.random.default_rng(0)
     >>> points = 30 * rng.standard_normal((500, 3))
     >>> x = rng.standard_normal(500)

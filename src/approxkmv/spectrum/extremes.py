@@ -145,7 +145,7 @@ def eigenvalues(
     >>> import numpy as np, approxkmv as akmv
     >>> points = np.random.default_rng(0).standard_normal((300, 4))
     >>> top = akmv.spectrum.eigenvalues(akmv.GaussianKernel(points, bandwidth=1.0), 3, rng=0)
-    >>> from approxkmv.kernel.matrix import gaussian_kernel
+    >>> from approxkmv.exact import gaussian_kernel
     >>> dense = np.linalg.eigvalsh(gaussian_kernel(points, points, 1.0))[:-4:-1]
     >>> rounding = 300 * np.finfo(np.float64).eps * dense[0]  # of the dense solver
     >>> bool((np.abs(top.values - dense) <= top.errors + rounding).all())

@@ -143,7 +143,7 @@ def top_eigenvalue(
     >>> import numpy as np, approxkmv as akmv
     >>> points = np.random.default_rng(0).standard_normal((500, 3))
     >>> top = akmv.spectrum.top_eigenvalue(points, bandwidth=1.0, tol=1e-3)
-    >>> from approxkmv.kernel.matrix import gaussian_kernel
+    >>> from approxkmv.exact import gaussian_kernel
     >>> exact = np.linalg.eigvalsh(gaussian_kernel(points, points, 1.0))[-1]
     >>> bool(abs(top.eigenvalue - exact) <= 1e-3 * exact), top.converged
     (True, True)
