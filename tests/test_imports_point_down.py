@@ -43,6 +43,7 @@ LAYERS: list[list[str]] = [
     [
         "approxkmv._deadline",
         "approxkmv._interrupts",
+        "approxkmv._lazy",
         "approxkmv._table",
     ],
 ]

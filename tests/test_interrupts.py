@@ -28,7 +28,7 @@ sys.meta_path.insert(0, Presser())
 """
 
 
-@pytest.mark.parametrize("module", ["scipy.ndimage.filters", "scipy.ndimage", "scipy.linalg.blas"])
+@pytest.mark.parametrize("module", ["scipy.fft", "scipy.linalg", "scipy.linalg.blas"])
 def test_diagnose_works_after_an_interrupted_first_call(
     module: str, run_python: Callable[..., str]
 ) -> None:

@@ -335,6 +335,8 @@ def many_columns():  # scratch of 96 rows of a million columns: 384 MB
     return akmv.matvec(p[:1], p[:1], x, bandwidth=1.0, n_threads=2)
 def many_hits():  # four million pairs of 24 bytes, collected by the workers
     return compiled.Compiled(2).scan_ranges(p, p, order, start, stop, 1e3, 1e-3)
+for _ in range(50):  # until every worker has had tasks, and glibc's 64 MB for its allocations
+    akmv.row_sums(p, bandwidth=1.0, n_threads=2)
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 for work, need in ((many_columns, 384), (many_hits, 100)):
     resource.setrlimit(resource.RLIMIT_AS, (size + need * 2**20 // 3, resource.RLIM_INFINITY))

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -17,6 +17,7 @@ from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._heads import Heads, Mask, arrange
+from approxkmv._lazy import lazy_property
 from approxkmv._tensors import as_tensor, is_tensor
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
@@ -212,12 +213,12 @@ class _Inputs:
     enable_gqa: bool
     is_causal: bool
 
-    @cached_property
+    @lazy_property
     def dtype(self) -> np.dtype[np.floating]:
         """The common type."""
         return np.result_type(*self.arrays.values())
 
-    @cached_property
+    @lazy_property
     def computing(self) -> np.dtype[np.floating]:
         """The common type, or float64 for numbers in the mask that are too large for it."""
         wide = np.dtype(np.float64)
@@ -275,7 +276,7 @@ class _Run:
         self.infos: dict[int, HeadInfo | None] = {}  # of the heads that are done; None if not full
         self.seconds: dict[str, float] = {}
 
-    @cached_property
+    @lazy_property
     def rng(self) -> np.random.Generator:
         """Made when needed: that takes a tenth of a millisecond."""
         return np.random.default_rng(self.seed)

@@ -17,7 +17,7 @@ def cloud(n: int, d: int, dtype: Any, seed: int = 0) -> np.ndarray:
 
 
 def frame_of(keys: np.ndarray, bandwidth: float) -> Any:
-    return make_frame(keys, bandwidth, float(np.abs(keys).max(initial=0.0)))
+    return make_frame(keys, bandwidth, float(np.abs(keys).max(initial=0.0)), backend=Compiled())
 
 
 def test_centre_is_among_the_keys_and_form_is_inner_products(dtype: Any) -> None:
@@ -51,7 +51,7 @@ def test_far_keys_are_compared_by_differences(dtype: Any) -> None:
     frame = frame_of(keys, 1.0)
     assert frame.differences
     assert (frame.centre == 0).all()
-    assert (frame.shift(keys) == 0).all()
+    assert (frame.shift(keys, Compiled()) == 0).all()
     assert frame.slope < 0
 
 
@@ -68,7 +68,7 @@ def test_one_far_key_does_not_move_the_centre(dtype: Any) -> None:
 def test_choice_depends_on_the_keys_only() -> None:
     """The largest coordinate of the queries scales by a power of two and changes nothing else."""
     keys = cloud(100, 4, np.float32)
-    small, large = (make_frame(keys, 1.0, largest) for largest in (5.0, 1e19))
+    small, large = (make_frame(keys, 1.0, largest, backend=Compiled()) for largest in (5.0, 1e19))
     assert small.differences == large.differences
     np.testing.assert_array_equal(small.centre, large.centre)
     assert small.slope * small.factor**2 == large.slope * large.factor**2
@@ -78,14 +78,14 @@ def test_shift_is_half_the_squared_norm_in_bandwidths(dtype: Any) -> None:
     keys = cloud(60, 5, dtype)
     frame = frame_of(keys, 0.7)
     exact = 0.5 * (((keys.astype(np.float64) - frame.centre) / 0.7) ** 2).sum(axis=1)
-    np.testing.assert_allclose(frame.shift(keys), exact, rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(frame.shift(keys, Compiled()), exact, rtol=4 * np.finfo(dtype).eps)
 
 
 def test_a_point_beyond_every_key_gets_an_infinite_shift() -> None:
     """Its kernel values are 0, and its products would overflow."""
     keys = cloud(60, 5, np.float32)
-    frame = make_frame(keys, 1.0, 1e19)
-    shift = frame.shift(np.array([[1e19] * 5, [0.0] * 5], np.float32))
+    frame = make_frame(keys, 1.0, 1e19, backend=Compiled())
+    shift = frame.shift(np.array([[1e19] * 5, [0.0] * 5], np.float32), Compiled())
     assert shift[0] == np.inf
     assert np.isfinite(shift[1])
 
@@ -100,6 +100,6 @@ def test_empty_keys(dtype: Any, shape: tuple[int, int]) -> None:
 def test_differences_can_be_asked_for(dtype: Any) -> None:
     """Near keys by differences too: the form in which a check is computed."""
     keys = cloud(50, 3, dtype)
-    frame = make_frame(keys, 1.0, float(np.abs(keys).max()), differences=True)
+    frame = make_frame(keys, 1.0, float(np.abs(keys).max()), differences=True, backend=Compiled())
     assert frame.differences
     assert frame.slope * frame.factor**2 == -0.5

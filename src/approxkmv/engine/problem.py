@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from approxkmv._deadline import Deadline, OutOfTime
+from approxkmv._lazy import lazy_property
 from approxkmv.engine.cost import CostModel
 from approxkmv.engine.policy import Policy
 from approxkmv.kernel.matrix import KernelMatrix
@@ -61,7 +61,7 @@ class Problem:
     cost: CostModel = field(default_factory=CostModel)
     policy: Policy = field(default_factory=Policy)
 
-    @cached_property
+    @lazy_property
     def row_norms(self) -> Array:
         """Lengths of the rows of x, in its own type."""
         return row_norms(self.x)
@@ -86,7 +86,7 @@ class Problem:
         """Pairs of the exact product."""
         return self.n_queries * self.n_keys
 
-    @cached_property
+    @lazy_property
     def eps(self) -> float:
         """The error that may be made, relative to the length of x."""
         square = float(np.square(self.row_norms, dtype=np.float64).sum())

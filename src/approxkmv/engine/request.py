@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from approxkmv._deadline import Deadline
+from approxkmv._lazy import lazy_property
 from approxkmv.engine.cost import CostModel
 from approxkmv.engine.policy import Policy
 from approxkmv.engine.problem import Budget, Limit, Problem
@@ -68,12 +68,12 @@ class Request:
         work = len(self.queries) * (len(self.keys) * width + self.x.size)
         return self.x.size > 0 and self.deadline.matters(work)
 
-    @cached_property
+    @lazy_property
     def kernel(self) -> KernelMatrix:
         """The matrix, in the user's units."""
         return prepare(self.queries, self.keys, self.bandwidth, backend=Compiled(self.n_threads))
 
-    @cached_property
+    @lazy_property
     def scaled(self) -> Scaled:
         """The product in usual units; ``Refusal`` where there are none."""
         units = usual_units(self.queries, self.keys, self.bandwidth)

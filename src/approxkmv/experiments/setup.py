@@ -7,12 +7,12 @@ import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
+from approxkmv._lazy import lazy_property
 from approxkmv.experiments.models import Models
 from approxkmv.experiments.records import Records
 from approxkmv.experiments.texts import Corpus, Text
@@ -60,7 +60,7 @@ class Setup:
     glove: str | None = None
     n_threads: int | None = None
 
-    @cached_property
+    @lazy_property
     def texts(self) -> tuple[Text, ...]:
         """The texts this run is about."""
         return self.corpus.chosen(self.limit, self.seed)
