@@ -23,21 +23,6 @@ def test_e11_product_may_be_shorter_than_x():
     assert np.linalg.norm(shifted @ x) < 1e-6 * np.linalg.norm(x)
 
 
-def test_e11_one_row_of_ones():
-    """The paper's example exists: equal keys, one query on them, the others far away.
-
-    There ‖K1‖ = n = √n ‖1‖, so matching the error ε‖x‖ takes ε/√n and time
-    n^(1+ρ) n^(0.5(3+2ρ)) = n^(2.5+2ρ), above n² for every ρ.
-    """
-    n = 64
-    queries = np.full((n, 2), 1e3)
-    queries[0] = 0
-    K = gaussian_kernel(queries, np.zeros((n, 2)), 1.0)
-    assert np.linalg.norm(K @ np.ones(n)) == n
-    rho = 0.173
-    assert 1 + rho + 0.5 * (3 + 2 * rho) == pytest.approx(2.5 + 2 * rho)
-
-
 def test_e12_light_samples_carry_eps_squared():
     """Halving eps quadruples the repetitions of a row, so n^(2+γ-α) carries 1/ε² too."""
     coarse, fine = Parameters.printed(1000, 0.2), Parameters.printed(1000, 0.1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from approxkmv.datasets import clusters
+from approxkmv.datasets import below_the_floors, clusters
 from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.paper.approx_kmv import approx_kmv
 from approxkmv.paper.approx_light import approx_light
@@ -222,31 +222,6 @@ def test_e8_s_may_be_too_small_or_negative():
     assert (problem.light({"E8", "E9", "E15"}, density=low_end).repetitions == 0).mean() > 0.9
 
 
-def below_the_floors(n=2000, eps=0.1):
-    """One query whose keys lie, bucket by bucket, just below the floor of their bucket.
-
-    Buckets of six keys with x_j^2 = (1+e)^m for as many m as there are, each at the distance where
-    its density is 0.98 of the floor. One far key with a large entry makes the norm right. All other
-    queries are far from everything.
-    """
-    inner = eps / 2
-    log_n = np.log(n)
-    highest = np.floor(0.109 * log_n / np.log1p(inner)) - 1
-    count = (n - 1) // 6
-    powers = (1 + inner) ** (highest - np.arange(count))
-    level = np.sqrt(0.98 / (n * 6 * powers)) * inner / log_n
-    light = level < 0.9 * n ** (-1 / 3)
-    powers, level = powers[light], level[light]
-    x = np.zeros(n)
-    x[: 6 * len(powers)] = np.repeat(np.sqrt(powers * (1 - 1e-9)), 6)
-    x[-1] = np.sqrt(n - x @ x)
-    keys = np.full((n, 1), 1e4)
-    keys[: 6 * len(powers), 0] = np.repeat(np.sqrt(-2 * np.log(level)), 6)
-    queries = np.full((n, 1), -1e4)
-    queries[0] = 0.0
-    return Problem(queries, keys, x, 1.0, eps)
-
-
 def test_e9_buckets_below_the_floor_add_up():
     """There are 4.1 log(n)/eps buckets, and what they hide adds up to more than eps.
 
@@ -255,7 +230,7 @@ def test_e9_buckets_below_the_floor_add_up():
     estimated as zero, and with one per mean, as soon as the entries of x have both signs, as plus
     or minus the sum of all absolute values. The corrected s_i covers the second moment.
     """
-    problem = below_the_floors()
+    problem = Problem(*below_the_floors(2000, 0.1), 0.1)
     parameters = problem.parameters
     inner = parameters.eps_inner
     T = np.arange(len(problem.keys) - 1)  # all but the large entry

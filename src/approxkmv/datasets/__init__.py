@@ -2,11 +2,22 @@
 
 Generators give points with known structure (:func:`clusters`, :func:`sphere`,
 :func:`low_intrinsic_dimension`, :func:`one_huge_cluster`), :func:`robot_arm` a regression, and
-:func:`vectors` what to multiply with. Loaders read real data and find model weights, from an
+:func:`vectors` what to multiply with. On the instances of :mod:`.counterexamples` a sentence of
+the paper goes wrong. Loaders read real data and find model weights, from an
 installed package or from a path; each says what to install when its data are missing. Nothing is
 ever downloaded or unpickled.
 """
 
+from approxkmv.datasets.counterexamples import (
+    Instance,
+    below_the_floors,
+    hidden_one,
+    isolated,
+    large_entry,
+    null_space,
+    rounded_squares,
+    row_of_ones,
+)
 from approxkmv.datasets.generators import (
     Points,
     Regression,
@@ -25,20 +36,28 @@ from approxkmv.datasets.words import WordVectors, glove
 
 __all__ = [
     "Images",
+    "Instance",
     "Points",
     "Regression",
     "WordVectors",
     "bandwidth_for_row_sum",
+    "below_the_floors",
     "clusters",
     "digits",
     "english_prose",
     "fashion_mnist",
     "glove",
+    "hidden_one",
+    "isolated",
+    "large_entry",
     "low_intrinsic_dimension",
     "minilm_directory",
     "mnist",
+    "null_space",
     "one_huge_cluster",
     "robot_arm",
+    "rounded_squares",
+    "row_of_ones",
     "smollm2_file",
     "sphere",
     "squad_contexts",

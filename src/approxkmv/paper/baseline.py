@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,7 @@ def nonnegative_matvec(
     eps: float,
     delta: float = 0.01,
     density: DensityFactory = LevelSets.for_accuracy,
+    never_exact: bool = False,
     rng: np.random.Generator | int | None = None,
     n_threads: int | None = None,
 ) -> NonnegativeProduct:
@@ -78,6 +80,9 @@ def nonnegative_matvec(
         ``eps`` at most 1.
     density : callable
         Builds the density structures.
+    never_exact : bool
+        Build them also where the exact density costs less, as it does at any n one can run: the
+        floors are about eps / n.
     rng : numpy.random.Generator, int or None
     n_threads : int, optional
 
@@ -103,6 +108,8 @@ def nonnegative_matvec(
     # An eighth of eps for rounding and for the densities, (1 + eps/8)^2 / (1 - eps/8) <= 1 + eps/2;
     # a quarter for the dropped entries; a quarter for the floors.
     part = eps / 8
+    if never_exact:
+        density = partial(density, never_exact=True)
     large = np.flatnonzero(x > eps / 4 * norm / n**1.5)
     y = np.full(len(queries), x.sum() - x[large].sum())
     buckets = geometric_buckets(x[large], 1 + part)
@@ -134,7 +141,9 @@ class TopEigenvalue:
     eigenvalue: float
     eigenvector: Float
     n_iterations: int
+    n_exact_densities: int
     kernel_evaluations: int
+    hashes: int
 
 
 def kernel_noisy_power_method(
@@ -144,6 +153,7 @@ def kernel_noisy_power_method(
     eps: float,
     delta: float = 0.01,
     density: DensityFactory = LevelSets.for_accuracy,
+    never_exact: bool = False,
     rng: np.random.Generator | int | None = None,
     n_threads: int | None = None,
 ) -> TopEigenvalue:
@@ -160,6 +170,8 @@ def kernel_noisy_power_method(
     bandwidth, eps, delta : float
     density : callable
         Builds the density structures.
+    never_exact : bool
+        As in :func:`nonnegative_matvec`: without it no product has noise at any n one can run.
     rng : numpy.random.Generator, int or None
     n_threads : int, optional
 
@@ -177,7 +189,7 @@ def kernel_noisy_power_method(
     n_iterations = max(1, math.ceil(math.log(len(points) / eps) / eps))
     z = np.abs(rng.standard_normal(len(points)))
     z /= np.linalg.norm(z)
-    evaluations = 0
+    evaluations = hashes = n_exact = 0
     eigenvalue = 0.0
     for _ in range(n_iterations):
         step = nonnegative_matvec(
@@ -188,13 +200,16 @@ def kernel_noisy_power_method(
             eps=eps**2,
             delta=delta / n_iterations,
             density=density,
+            never_exact=never_exact,
             rng=rng,
             n_threads=n_threads,
         )
         evaluations += step.kernel_evaluations
+        hashes += step.hashes
+        n_exact += step.n_exact_densities
         previous, eigenvalue = z, float(z @ step.y)
         z = step.y / np.linalg.norm(step.y)
-    return TopEigenvalue(eigenvalue, previous, n_iterations, evaluations)
+    return TopEigenvalue(eigenvalue, previous, n_iterations, n_exact, evaluations, hashes)
 
 
 @dataclass(frozen=True)
