@@ -516,6 +516,37 @@ def test_paper_method_says_when_its_guarantee_is_empty() -> None:
         akmv.attention(q, k, v, method="paper", scale=-1.0)
 
 
+def test_paper_method_reads_a_few_rows_and_counts_all() -> None:
+    """Norms come from 64 rows, at every size; their pairs and those of all products are counted."""
+    from approxkmv.paper import approx_kmv, attention_to_gaussian
+
+    n, r = 300, 2
+    rng = np.random.default_rng(0)
+    q, k, v = *(0.2 * rng.standard_normal((2, n, 4))), rng.standard_normal((n, r))
+    _, info = akmv.attention(q, k, v, method="paper", eps=0.3, rng=0, return_info=True)
+    numbers = info.heads[0].numbers
+    assert numbers["rows_read"] == 64
+    lifted = attention_to_gaussian(q, k)
+    K = np.exp(-((lifted.queries[:, None] - lifted.keys) ** 2).sum(-1) / 4)
+    assert 0.5 * K.sum(1).max() < numbers["largest_row_sum_read"] <= K.sum(1).max() * (1 + 1e-12)
+    # every product on its own, at the share of delta that each of the three has
+    counted = 64 * n
+    for x in (*v.T, np.ones(n)):
+        _, run = approx_kmv(
+            lifted.queries,
+            lifted.keys,
+            np.ascontiguousarray(x),
+            bandwidth=lifted.bandwidth,
+            eps=0.3,
+            delta=0.05 / (r + 1),
+            rng=1,
+            return_info=True,
+        )
+        assert run.n_sampled_rows == run.hash == 0  # so that counts do not depend on draws
+        counted += run.pairs
+    assert info.heads[0].pairs == counted
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_tensors_in_tensors_out(dtype: torch.dtype) -> None:
     q, k, v = (torch.from_numpy(a).to(dtype) for a in heads(2, 3))

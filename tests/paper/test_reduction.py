@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from approxkmv.kernel.matrix import gaussian_kernel
-from approxkmv.paper.reduction import attention_product, attention_to_gaussian
+from approxkmv.paper.reduction import (
+    attention_product,
+    attention_to_gaussian,
+    weighted_attention_to_gaussian,
+)
 
 
 def attention(n=50, d=16, size=1.0):
@@ -84,3 +88,41 @@ def test_float32_stays_float32():
     q, k = (a.astype(np.float32) for a in attention())
     g = attention_to_gaussian(q, k)
     assert g.queries.dtype == g.keys.dtype == np.float32
+
+
+def test_weighted_reduction_needs_one_for_each_positive_vector():
+    """KDEformer's way: the same sums, other points for every vector, no signs."""
+    q, k = attention()
+    rng = np.random.default_rng(1)
+    first, second = (np.exp(rng.standard_normal(50)) for _ in range(2))
+    log_scores = q @ k.T / 4
+    for w in (first, second):
+        g = weighted_attention_to_gaussian(q, k, w)
+        logs = g.log_prefactor[:, None] + log_kernel(g)
+        np.testing.assert_allclose(logs, log_scores + np.log(w), rtol=1e-12, atol=1e-12)
+    one, other = (weighted_attention_to_gaussian(q, k, w).keys for w in (first, second))
+    assert np.abs(one - other).max() > 0.1
+    np.testing.assert_array_equal(
+        weighted_attention_to_gaussian(q, k, np.ones(50)).keys, attention_to_gaussian(q, k).keys
+    )
+    with pytest.raises(ValueError, match="weights must be positive"):
+        weighted_attention_to_gaussian(q, k, rng.standard_normal(50))
+
+
+def test_lemma_41_has_larger_entries_than_the_weighted_reduction():
+    """Keys of one length: densities fall by mean(w)/max(w), and with them every floor.
+
+    And for a vector of both signs, errors relative to the products of its two halves allow more
+    than 3 times the error that one relative to the norm of the vector does.
+    """
+    rng = np.random.default_rng(2)
+    q, k = rng.standard_normal((2, 200, 16))
+    k /= np.linalg.norm(k, axis=1, keepdims=True)
+    w = np.abs(rng.standard_t(2, 200)) + 0.01
+    plain, weighted = attention_to_gaussian(q, k), weighted_attention_to_gaussian(q, k, w)
+    K, of_weights = (gaussian_kernel(g.queries, g.keys, g.bandwidth) for g in (plain, weighted))
+    np.testing.assert_allclose(of_weights, K * (w / w.max()), rtol=1e-9)
+    assert of_weights.mean() < 0.3 * K.mean()
+    x = w * rng.choice([-1.0, 1.0], 200)
+    halves = np.linalg.norm(K @ np.maximum(x, 0)) + np.linalg.norm(K @ np.maximum(-x, 0))
+    assert halves > 3 * np.linalg.norm(x)

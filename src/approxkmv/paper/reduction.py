@@ -7,6 +7,9 @@ sphere and
 
 a Gaussian kernel of bandwidth :math:`s^{-1/2}`: :math:`d^{1/4}` at the usual scale :math:`s =
 d^{-1/2}`. The lemma prints the prefactor without the :math:`s/2` (docs/errata.md E2).
+
+The paper compares it with the reduction of KDEformer (Zandieh et al., 2023), which lays the vector
+into the points: :func:`weighted_attention_to_gaussian`.
 """
 
 from __future__ import annotations
@@ -81,6 +84,58 @@ def attention_to_gaussian(
         keys=np.column_stack([key, lift]),
         bandwidth=float(scale**-0.5),
         log_prefactor=half * (query_norm + largest),
+    )
+
+
+def weighted_attention_to_gaussian(
+    query: Array, key: Array, weights: Float, scale: float | None = None
+) -> GaussianInstance:
+    r"""Points whose Gaussian kernel is the attention matrix times a diagonal of positive weights.
+
+    With :math:`L_j = \|k_j\|^2 + \frac2s \ln w_j` and :math:`M = \max_j L_j`, append
+    :math:`\sqrt{M - L_j}` to the keys: then :math:`e^{s\langle q_i, k_j\rangle} w_j =
+    e^{s(\|q_i\|^2 + M)/2} K_{ij}`, and sums of K are densities.
+
+    This is a reconstruction of how KDEformer reduces its weighted densities, from what the paper
+    says of it. Next to Lemma 4.1: it depends on the vector, so there is one for each of them; it
+    takes positive weights only, so a vector of both signs needs two, whose errors are relative to
+    sums without cancellation; and K is smaller by :math:`w_j / \max w` where keys are equally
+    long, so a density structure needs a floor lower by :math:`\bar w / \max w`.
+
+    Parameters
+    ----------
+    query, key : ndarray of shape (n_queries, n_dims), (n_keys, n_dims)
+    weights : ndarray of shape (n_keys,)
+        Positive.
+    scale : float, optional
+        Of the scores; default :math:`d^{-1/2}`. Positive.
+
+    Returns
+    -------
+    GaussianInstance
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> q, k, w = np.array([[1.0]]), np.array([[2.0], [0.5]]), np.array([0.1, 3.0])
+    >>> g = weighted_attention_to_gaussian(q, k, w)
+    >>> row = np.exp(g.log_prefactor) * exact.gaussian_kernel(g.queries, g.keys, g.bandwidth)
+    >>> np.allclose(row, w * np.exp([2.0, 0.5]))
+    True
+    """
+    if not (weights > 0).all():
+        raise ValueError("weights must be positive: this reduction takes their logarithms.")
+    scale = query.shape[1] ** -0.5 if scale is None else scale
+    query_norm = np.einsum("ij,ij->i", query, query, dtype=np.float64)
+    key_norm = np.einsum("ij,ij->i", key, key, dtype=np.float64)
+    length = key_norm + 2 / scale * np.log(weights)
+    largest = length.max()
+    lift = np.sqrt(np.maximum(largest - length, 0.0)).astype(key.dtype)
+    return GaussianInstance(
+        queries=np.column_stack([query, np.zeros(len(query), query.dtype)]),
+        keys=np.column_stack([key, lift]),
+        bandwidth=float(scale**-0.5),
+        log_prefactor=scale / 2 * (query_norm + largest),
     )
 
 
