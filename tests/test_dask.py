@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +195,25 @@ def test_same_bits_on_every_scheduler_within_eps(
     assert info.error_bound >= info.error_estimate
     for scheduler in ("threads", client):
         assert y.compute(scheduler=scheduler).tobytes() == first.tobytes()
+
+
+def test_same_bits_after_a_worker_was_killed(
+    sampled: tuple[Any, Any, Any, float], client: Client
+) -> None:
+    """One of two workers is killed while it computes: its tasks run again, with the same bits."""
+    y = lazy(sampled, eps=0.15)
+    want = y.compute(scheduler="synchronous").tobytes()
+    future = client.compute(y)
+    victim, end = None, time.monotonic() + 60
+    while victim is None:
+        assert time.monotonic() < end
+        assert not future.done()
+        busy = [worker for worker, tasks in client.processing().items() if tasks]
+        victim = busy[0] if busy else None
+    pid = client.run(os.getpid, workers=[victim])[victim]
+    os.kill(pid, signal.SIGKILL)
+    assert future.result(timeout=120).tobytes() == want
+    assert pid not in client.run(os.getpid).values()
 
 
 def test_seed_says_everything(small: tuple[Any, Any, Any]) -> None:

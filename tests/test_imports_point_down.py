@@ -22,7 +22,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv"],
     ["approxkmv.gpytorch", "approxkmv.spectrum"],
     ["approxkmv.sklearn"],
-    ["approxkmv.dask"],
+    ["approxkmv.dask", "approxkmv.streaming"],
     ["approxkmv.blocks"],
     ["approxkmv.solver"],
     ["approxkmv.nystroem", "approxkmv.krylov"],

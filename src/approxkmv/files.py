@@ -228,7 +228,7 @@ def _replace(target: Path, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _split(source: PathLike) -> tuple[Path, str | None]:
@@ -432,7 +432,7 @@ def _check_size(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], there:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name itself durable, where folders can be opened (not on Windows)."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)

@@ -27,6 +27,21 @@ def seed(text: str) -> int:
     return value
 
 
+_UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "b": 1.0, "": 1.0}
+
+
+def memory(text: str) -> float:
+    """Read a number of bytes, such as 2GB."""
+    digits = text.strip().lower().rstrip("kmgtb ")
+    try:
+        value = float(digits) * _UNITS[text.strip().lower()[len(digits) :].strip()]
+    except (ValueError, KeyError):
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a size such as 500MB or 2GB, got {text!r}")
+    return value
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads``."""
     parser.add_argument(

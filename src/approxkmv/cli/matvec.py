@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from approxkmv.cli.arguments import add_threads, seed
+from approxkmv.cli.arguments import add_threads, memory, seed
 from approxkmv.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -45,6 +45,15 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
     parser.add_argument("--method", default="auto", help="auto (default), exact, sampled or paper")
     parser.add_argument("--seed", type=seed, help="seed of everything random")
     parser.add_argument("--explain", action="store_true", help="print every number chosen, and why")
+    parser.add_argument(
+        "--max-memory",
+        type=memory,
+        metavar="SIZE",
+        help="such as 2GB: points stay in their .npy files, one chunk of them in memory at a time",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with a streamed run that was interrupted"
+    )
     add_threads(parser)
     return parser
 
@@ -54,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     from approxkmv.files import checked_output, read_array, write_array
 
     checked_output(args.output)
+    if args.max_memory is not None or args.resume:
+        return _streamed(args)
     queries = read_array(args.queries)
     keys = queries if args.keys is None else read_array(args.keys)
     x = read_array(args.x)
@@ -75,6 +86,40 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         print(info.explain())
     print(f"  written       {args.output}: {y.dtype} {y.shape}")
+    return 0
+
+
+def _streamed(args: argparse.Namespace) -> int:
+    """Chunk by chunk, from files to a file."""
+    from approxkmv import streaming
+
+    for name in ("rtol", "max_seconds"):
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} does not go with --max-memory")
+    with Progress("multiplying", total=0) as progress:
+        try:
+            info = streaming.matvec(
+                args.queries,
+                args.keys,
+                args.x,
+                args.output,
+                bandwidth=args.bandwidth,
+                eps=args.eps,
+                delta=args.delta,
+                method=args.method,
+                rng=args.seed,
+                max_memory=2e9 if args.max_memory is None else args.max_memory,
+                resume=args.resume,
+                progress=progress.reach,
+                n_threads=args.threads,
+            )
+        except KeyboardInterrupt:
+            print(f"{progress.done:,} rows are done: --resume goes on from there", file=sys.stderr)
+            raise
+    print(info)
+    if args.explain:
+        print(info.explain())
+    print(f"  written       {args.output}")
     return 0
 
 

@@ -38,6 +38,15 @@ class Progress:
         """Say that another `amount` of the total is done."""
         self._done += amount
 
+    @property
+    def done(self) -> int:
+        """How much of the total is done."""
+        return self._done
+
+    def reach(self, done: int, total: int) -> None:
+        """Say how much is done, and of how much."""
+        self._done, self._total = done, total
+
     def __enter__(self) -> Progress:
         self._start = time.monotonic()
         if self._stream.isatty():
