@@ -28,6 +28,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.nystroem", "approxkmv.krylov"],
     ["approxkmv.huggingface"],
     ["approxkmv.operator", "approxkmv.torch"],
+    ["approxkmv._saved", "approxkmv._entries", "approxkmv._shifted"],
     ["approxkmv.attention"],
     ["approxkmv.product"],
     ["approxkmv.diagnosis"],
@@ -41,6 +42,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv._threads"],
     ["approxkmv._core", "approxkmv.info", "approxkmv._warnings", "approxkmv._tensors"],
     [
+        "approxkmv._shown",
         "approxkmv._deadline",
         "approxkmv._interrupts",
         "approxkmv._lazy",
@@ -63,7 +65,7 @@ ONLY = {
     "approxkmv.loops.types": set(),
     "approxkmv._threads": {"approxkmv._core"},
     "approxkmv._interrupts": set(),
-    "approxkmv.info": set(),
+    "approxkmv.info": {"approxkmv._shown"},
     "approxkmv._warnings": set(),
 }
 # Inside the engine, from the top down: data flow from the last line to the first.

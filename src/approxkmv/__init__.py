@@ -41,6 +41,26 @@ _NAMES = {
     "solve": "solver",
 }
 
+__all__ = [  # noqa: RUF022 - what is used first comes first
+    "matvec",
+    "GaussianKernel",
+    "row_sums",
+    "log_row_sums",
+    "attention",
+    "diagnose",
+    "solve",
+    "spectrum",
+    "sklearn",
+    "datasets",
+    "paper",
+    "ProductInfo",
+    "AttentionInfo",
+    "SolveInfo",
+    "Diagnosis",
+    "Plan",
+    "AccuracyWarning",
+    "AssumptionWarning",
+]
 __version__ = _version("approxkmv")
 _register()
 
@@ -57,4 +77,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PARTS, *_NAMES})
+    return sorted([*__all__, "__version__"])

@@ -17,7 +17,7 @@ import sys
 import textwrap
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +35,8 @@ _FREE_BYTES = 256 * 2**20
 _LARGEST_RATIO = 100
 _LONGEST_HEADER = 10_000  # bytes of a .npy header, NumPy's own limit; ours have 128
 _LONGEST_TABLE = 100_000_000  # bytes of a .safetensors header, the limit of its specification
+# A damaged archive makes zipfile raise any of these, OSError by seeking before the start.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError)
 _MOST_AXES = 32  # NumPy 1 has no more
 # One entry of the table in a .npy header: a word, a text, a tuple or a list of tuples.
 _ENTRY = re.compile(
@@ -117,6 +119,54 @@ def write_array(path: PathLike, array: Array) -> None:
         np.lib.format.write_array(file, content, allow_pickle=False)
 
     _replace(target, write)
+
+
+def write_arrays(path: PathLike, arrays: Mapping[str, Array]) -> None:
+    """Write several arrays to a ``.npz`` file, in one step as :func:`write_array` does.
+
+    Parameters
+    ----------
+    path : str or path
+        Where to write; the name must end in ``.npz``.
+    arrays : mapping
+        Numbers of any shape, by name.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from approxkmv.files import array_names, read_array, write_arrays
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "data.npz")
+    ...     write_arrays(path, {"x": np.arange(3.0), "y": np.ones(2)})
+    ...     print(array_names(path), read_array(f"{path}:y"))
+    ['x', 'y'] [1. 1.]
+    """
+    target = checked_output(path, ".npz")
+    content = {name: np.asarray(plain(array, name)) for name, array in arrays.items()}
+
+    def write(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in content.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+    _replace(target, write)
+
+
+def array_names(path: PathLike) -> list[str]:
+    """Names of the arrays in a ``.npz`` file, in the order of the file.
+
+    Examples
+    --------
+    See :func:`write_arrays`.
+    """
+    with open_regular(path) as raw:
+        try:
+            with zipfile.ZipFile(raw) as archive:
+                return [name.removesuffix(".npy") for name in archive.namelist()]
+        except _DAMAGE as error:
+            raise ValueError(f"{path}: not a readable .npz file ({error})") from error
 
 
 def write_text(path: PathLike, text: str, suffix: str) -> None:
@@ -259,13 +309,11 @@ def _read_npy(path: Path, memory_map: bool) -> Array:
 
 
 def _read_npz(path: Path, member: str | None) -> Array:
-    # A damaged archive makes zipfile raise any of these, OSError by seeking before the start.
-    damage = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError)
     with open_regular(path) as raw:
         try:
             with zipfile.ZipFile(raw) as archive:
                 return _read_member(archive, path, member)
-        except damage as error:
+        except _DAMAGE as error:
             raise ValueError(f"{path}: not a readable .npz file ({error})") from error
 
 

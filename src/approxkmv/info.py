@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from approxkmv._shown import as_html, as_json
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -36,6 +38,13 @@ class Plan:
         width = max((len(name) for name in self.numbers), default=0)
         lines += [f"  {name:<{width}}  {_number(value)}" for name, value in self.numbers.items()]
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Everything as JSON; null for what is not a finite number."""
+        return as_json(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(f"{self.method}: {self.reason}", _texts(self.numbers))
 
 
 @dataclass(frozen=True)
@@ -88,19 +97,24 @@ class ProductInfo:
         """What was chosen and why, in a few lines."""
         return str(self.plan)
 
+    def to_json(self) -> str:
+        """Everything as JSON; null for what is not known or not a finite number."""
+        return as_json(self)
+
+    def _facts(self) -> dict[str, str]:
+        bound = _bound(self.error_bound, self.confidence)
+        return {
+            "error / |x|": f"{_shown(self.error_estimate, 'not estimated')}, {bound}",
+            "|y| / |x|": _shown(self.product_norm, "not measured"),
+            "pairs": _pairs(self.pairs, self.pairs_exact),
+        } | _spent(self.seconds)
+
     def __str__(self) -> str:
-        spent = ", ".join(f"{name} {value:.3g} s" for name, value in self.seconds.items())
-        share = self.pairs / self.pairs_exact if self.pairs_exact else 1.0
-        return "\n".join(
-            [
-                f"{self.method} product: {self.plan.reason}",
-                f"  error / |x|   {_shown(self.error_estimate, 'not estimated')}, "
-                f"bound {_shown(self.error_bound, 'not known')}, confidence {self.confidence:g}",
-                f"  |y| / |x|     {_shown(self.product_norm, 'not measured')}",
-                f"  pairs         {self.pairs:,} of {self.pairs_exact:,} ({share:.3g})",
-                f"  time          {spent}",
-            ]
-        )
+        return _lines(f"{self.method} product: {self.plan.reason}", self._facts())
+
+    def _repr_html_(self) -> str:
+        title = f"{self.method} product: {self.plan.reason}"
+        return as_html(title, self._facts(), _texts(self.plan.numbers))
 
 
 @dataclass(frozen=True)
@@ -193,20 +207,30 @@ class AttentionInfo:
             lines += [f"    {name}  {_number(value)}" for name, value in head.numbers.items()]
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        spent = ", ".join(f"{name} {value:.3g} s" for name, value in self.seconds.items())
-        share = self.pairs / self.pairs_exact if self.pairs_exact else 1.0
+    def to_json(self) -> str:
+        """Everything as JSON; null for what is not known or not a finite number."""
+        return as_json(self)
+
+    def _facts(self) -> dict[str, str]:
         least = min((head.mean_error for head in self.heads), default=0.0)
-        return "\n".join(
-            [
-                f"{self.method} attention: {self.plan.reason}",
-                f"  error / |V|   {_shown(self.error_estimate, 'not estimated')}, "
-                f"bound {_shown(self.error_bound, 'not known')}, confidence {self.confidence:g}",
-                f"  mean(V)       would give {least:.2g} or more",
-                f"  pairs         {self.pairs:,} of {self.pairs_exact:,} ({share:.3g})",
-                f"  time          {spent}",
-            ]
-        )
+        bound = _bound(self.error_bound, self.confidence)
+        return {
+            "error / |V|": f"{_shown(self.error_estimate, 'not estimated')}, {bound}",
+            "mean(V)": f"would give {least:.2g} or more",
+            "pairs": _pairs(self.pairs, self.pairs_exact),
+        } | _spent(self.seconds)
+
+    def __str__(self) -> str:
+        return _lines(f"{self.method} attention: {self.plan.reason}", self._facts())
+
+    def _repr_html_(self) -> str:
+        title = f"{self.method} attention: {self.plan.reason}"
+        heads = {
+            f"head {index}": f"{head.method}, pairs {_pairs(head.pairs, head.pairs_exact)}, "
+            f"error / |V| {_shown(head.error_estimate, 'not estimated')}"
+            for index, head in enumerate(self.heads)
+        }
+        return as_html(title, self._facts(), heads | _texts(self.plan.numbers))
 
 
 def _largest(values: Sequence[float | None]) -> float | None:
@@ -220,3 +244,29 @@ def _shown(value: float | None, missing: str) -> str:
 
 def _number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _texts(numbers: Mapping[str, object]) -> dict[str, str]:
+    return {name: _number(value) for name, value in numbers.items()}
+
+
+def _lines(title: str, facts: Mapping[str, str]) -> str:
+    return "\n".join([title, *(f"  {name:<13} {fact}" for name, fact in facts.items())])
+
+
+def _bound(value: float | None, confidence: float) -> str:
+    if value is None:
+        return "no bound is known"
+    trust = "" if confidence == 1 else f" with probability {confidence:g}"
+    return f"at most {value:.2g}{trust}"
+
+
+def _pairs(made: int, exact: int) -> str:
+    share = "all" if made == exact else f"{made / exact:.3g} of all" if exact else "all"
+    return f"{made:,} of {exact:,} ({share})"
+
+
+def _spent(seconds: Mapping[str, float]) -> dict[str, str]:
+    """The time of each stage, if there is any."""
+    spent = ", ".join(f"{name} {value:.3g} s" for name, value in seconds.items())
+    return {"time": spent} if spent else {}

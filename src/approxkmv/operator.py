@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
-from approxkmv import _check
+from approxkmv import _check, _saved
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
+from approxkmv._entries import entries
+from approxkmv._shifted import ShiftedOperator as ShiftedOperator
+from approxkmv._shifted import as_diagonal
+from approxkmv._shown import as_html
 from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.cost import CostModel
 from approxkmv.engine.problem import Budget, Problem
@@ -187,6 +192,120 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     def toarray(self) -> Array:
         """The dense matrix, for small cases."""
         return np.asarray(self._matmat(np.eye(self.shape[1], dtype=self.dtype)))
+
+    def diagonal(self) -> Array:
+        """The entries ``K[i, i]`` of the kernel matrix, exactly: all 1 where it is symmetric."""
+        kernel = self._kernel
+        if kernel.queries is kernel.keys:
+            return np.ones(self.shape[0], self.dtype)
+        both = np.arange(min(self.shape))
+        return kernel.pairs(both, both)
+
+    def __getitem__(self, index: Any) -> Array:
+        """Entries of the kernel matrix as a dense array, by the rules of NumPy.
+
+        ``K[i, j]`` is a number, or pairs where i and j are lists; ``K[i]`` a row, ``K[:, j]`` a
+        column, ``K[2:5, ::2]`` and ``K[numpy.ix_(rows, columns)]`` are blocks. The entries are
+        those of the kernel itself, also where products are sampled.
+        """
+        return entries(self._kernel, index)
+
+    def shifted(self, noise: float | npt.ArrayLike) -> ShiftedOperator:
+        """``K + noise I``, or with an array a diagonal matrix, as an operator.
+
+        :func:`approxkmv.solve` takes it apart again and preconditions it. ``K + lam * I`` with a
+        sparse identity or diagonal matrix of SciPy is the same.
+        """
+        _check.square(self)
+        return ShiftedOperator(self, noise)
+
+    def __add__(self, other: Any) -> LinearOperator:
+        noise = as_diagonal(other, self.shape)
+        return super().__add__(other) if noise is None else self.shifted(noise)
+
+    def __radd__(self, other: Any) -> LinearOperator:
+        noise = as_diagonal(other, self.shape)
+        return NotImplemented if noise is None else self.shifted(noise)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write points, drawn pairs and report to a file that :meth:`load` reads.
+
+        Parameters
+        ----------
+        path : str or path
+            Must end in ``.npz``. The file holds arrays and a text only, nothing is pickled; it
+            replaces an old one in one step.
+        """
+        if self._transposed:
+            raise ValueError("K must not be a transpose: save K and transpose what load gives.")
+        kernel = self._kernel
+        header = {
+            "bandwidth": kernel.bandwidth,
+            "eps": self.eps,
+            "delta": self.delta,
+            "reason": self._reason,
+            "pairs": self._trace.pairs,
+            "numbers": _saved.plain_numbers(self._trace.numbers),
+            "seconds": self._trace.seconds,
+        }
+        arrays = {"queries": kernel.queries}
+        if kernel.keys is not kernel.queries:
+            arrays["keys"] = kernel.keys
+        if self._matrix is not None:
+            arrays |= {f"matrix_{name}": a for name, a in self._matrix.arrays().items()}
+        _saved.write(path, "GaussianKernel", header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, n_threads: int | None = None) -> GaussianKernel:
+        """The operator that was saved: the same matrix, whose products have the same bits.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that :meth:`save` wrote, by this version of its format; any other file, and one
+            whose contents do not fit together, is a ValueError.
+        n_threads : int or None
+            None: all cores, or the limit set through threadpoolctl.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import numpy as np, approxkmv as akmv
+        >>> K = akmv.GaussianKernel(np.random.default_rng(0).standard_normal((9, 2)), bandwidth=1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     K.save(os.path.join(folder, "kernel.npz"))
+        ...     again = akmv.GaussianKernel.load(os.path.join(folder, "kernel.npz"))
+        >>> bool((again @ np.ones(9) == K @ np.ones(9)).all())
+        True
+        """
+        header, arrays = _saved.read(path, "GaussianKernel")
+        matrix = {n[7:]: arrays.pop(n) for n in list(arrays) if n.startswith("matrix_")}
+        with _saved.broken(path):
+            q, k = _check.point_pair(arrays["queries"], arrays.get("keys"))
+            kernel = cls(
+                q, k, bandwidth=header["bandwidth"], eps=header["eps"], delta=header["delta"],
+                method="exact", n_threads=n_threads,
+            )  # fmt: skip
+            kernel._reason = str(header["reason"])
+            kernel._trace = Trace(
+                pairs=int(header["pairs"]),
+                numbers=dict(header["numbers"]),
+                seconds=dict(header["seconds"]),
+            )
+            if matrix:
+                from approxkmv.engine.schemes.frozen_matrix import FrozenMatrix
+
+                kernel._matrix = FrozenMatrix.from_arrays(matrix, kernel.shape, q is k)
+        return kernel
+
+    def _repr_html_(self) -> str:
+        n, m = self.shape
+        facts = {
+            "matrix": f"{n:,} x {m:,}, {self.keys.shape[1]} dimensions, {self.dtype}",
+            "bandwidth": f"{self.bandwidth:g}",
+            "products": f"{self.info.method}: {self._reason}",
+        }
+        return as_html("Gaussian kernel matrix", facts | self.info._facts())
 
     def _checked(self, check: Check) -> GaussianKernel:
         """The same operator, whose exact products end when ``check`` raises."""

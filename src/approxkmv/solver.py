@@ -22,6 +22,8 @@ from scipy.sparse.linalg import LinearOperator
 from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
+from approxkmv._shifted import ShiftedOperator
+from approxkmv._shown import as_html, as_json
 from approxkmv._warnings import AccuracyWarning
 from approxkmv.kernel.matrix import prepare
 from approxkmv.kernel.scaling import scaled_columns
@@ -103,20 +105,28 @@ class SolveInfo:
     seconds: Mapping[str, float]
     residual_rows: int | None = None
 
-    def __str__(self) -> str:
+    def to_json(self) -> str:
+        """Everything as JSON; null for what is not a finite number."""
+        return as_json(self)
+
+    def _facts(self) -> dict[str, str]:
         spent = ", ".join(f"{name} {value:.3g} s" for name, value in self.seconds.items())
         kind = "" if self.independent else " (by the operator itself)"
         if self.residual_rows:
             kind = f" (estimated from {self.residual_rows} rows)"
-        return "\n".join(
-            [
-                f"solve: {self.reason}",
-                f"  residual      {self.residual:.3g} of |b|{kind}",
-                f"  iterations    {self.n_iter}, refinements {self.n_refinements}, "
-                f"preconditioner of rank {self.rank}",
-                f"  time          {spent}",
-            ]
-        )
+        return {
+            "residual": f"{self.residual:.3g} of |b|{kind}",
+            "iterations": f"{self.n_iter}, refinements {self.n_refinements}, "
+            f"preconditioner of rank {self.rank}",
+            "time": spent,
+        }
+
+    def __str__(self) -> str:
+        facts = [f"  {name:<13} {fact}" for name, fact in self._facts().items()]
+        return "\n".join([f"solve: {self.reason}", *facts])
+
+    def _repr_html_(self) -> str:
+        return as_html(f"solve: {self.reason}", self._facts())
 
 
 class _Options(TypedDict, total=False):
@@ -137,7 +147,7 @@ def solve(
     K: LinearOperator,
     b: npt.ArrayLike,
     *,
-    noise: float | npt.ArrayLike,
+    noise: float | npt.ArrayLike | None = ...,
     return_info: Literal[False] = ...,
     **options: Unpack[_Options],
 ) -> Float64: ...
@@ -146,7 +156,7 @@ def solve(
     K: LinearOperator,
     b: npt.ArrayLike,
     *,
-    noise: float | npt.ArrayLike,
+    noise: float | npt.ArrayLike | None = ...,
     return_info: Literal[True],
     **options: Unpack[_Options],
 ) -> tuple[Float64, SolveInfo]: ...
@@ -154,7 +164,7 @@ def solve(
     K: LinearOperator,
     b: npt.ArrayLike,
     *,
-    noise: float | npt.ArrayLike,
+    noise: float | npt.ArrayLike | None = None,
     tol: float = 1e-5,
     max_iter: int = 1000,
     method: str = "cg",
@@ -171,11 +181,11 @@ def solve(
     ----------
     K : GaussianKernel or LinearOperator, shape (n, n)
         Symmetric and, up to its error or with ``method="minres"``, positive semidefinite, with
-        equal entries on the diagonal.
+        equal entries on the diagonal. Or ``K + lam * I``, with the noise in it.
     b : array_like, shape (n,) or (n, n_columns)
         Columns are solved together, which costs little more than one.
-    noise : float or array_like, shape (n,)
-        Positive; an array stands for a diagonal matrix.
+    noise : float or array_like, shape (n,), or None
+        Positive; an array stands for a diagonal matrix. None only where ``K`` has it.
     tol : float
         Residual allowed, relative to the length of b, for every column.
     max_iter : int
@@ -191,8 +201,8 @@ def solve(
     rng : None, int or numpy.random.Generator
         Seed of the columns picked.
     callback : callable or None
-        Called as ``callback(n_iter, residual)`` after each iteration with the operator's own
-        residual.
+        Progress: called as ``callback(n_iter, residual)`` after each iteration with the
+        operator's own residual.
     max_seconds : float or None
         Time after which the best x so far is returned, with a warning. The preconditioner gets
         fewer columns, products of a :class:`~approxkmv.GaussianKernel` are broken off, and the last
@@ -235,6 +245,10 @@ def solve(
     """
     limit = math.inf if max_seconds is None else _check.positive(max_seconds, "max_seconds")
     deadline = Deadline(limit)
+    if isinstance(K, ShiftedOperator):
+        if noise is not None:
+            raise ValueError("noise must be None where K is K + lam * I, which has it already.")
+        K, noise = K.operator, K.noise
     if not isinstance(K, LinearOperator):
         raise TypeError(f"K must be a LinearOperator, got {type(K).__name__}.")
     n = K.shape[0]
@@ -244,6 +258,8 @@ def solve(
         raise ValueError("K must be symmetric: a GaussianKernel with keys=None.")
     right = _check.vector(b, n, "b", "row").astype(np.float64)
     _check.finite(right, "b")
+    if noise is None:
+        raise TypeError("noise is missing: solve(K, b, noise=...) or solve(K + lam * I, b).")
     diagonal = _noise(noise, n)
     tol = _check.positive(tol, "tol")
     max_iter = _check.count(max_iter, "max_iter")
@@ -446,7 +462,7 @@ def _preconditioner(
     if rank == 0:
         return Preconditioner(np.zeros((n, 0)), noise)
     if isinstance(K, GaussianKernel):
-        points, bandwidth = K._kernel.queries, K.bandwidth
+        points, bandwidth = K._kernel.queries, K._kernel.bandwidth
         n_threads = K._kernel.backend.n_threads
 
         def columns(j: Index) -> Array:
@@ -474,7 +490,9 @@ def _independent(K: LinearOperator, deadline: Deadline) -> Callable[[Float64], A
     if not isinstance(K, GaussianKernel):
         return lambda x: np.asarray(K @ x)
     points = K._kernel.queries.astype(np.float64)
-    kernel = prepare(points, points, K.bandwidth, backend=Compiled(K._kernel.backend.n_threads))
+    kernel = prepare(
+        points, points, K._kernel.bandwidth, backend=Compiled(K._kernel.backend.n_threads)
+    )
     kernel = kernel.checked(deadline.polled)
     return lambda x: kernel.product(np.ascontiguousarray(x)).out
 

@@ -77,7 +77,7 @@ def test_text_of_an_interval(report: Diagnosis) -> None:
         report, is_exact=False, c_interval=(0.25, 4.0), confidence=0.95, c=1.0
     )
     assert "1, in [0.25, 4] with confidence 0.95" in str(sampled)
-    assert "between 0.25 and 4" in sampled.to_html()
+    assert "in [0.25, 4] with confidence 0.95" in sampled.to_html()
 
 
 def test_json_has_the_same_numbers(report: Diagnosis) -> None:

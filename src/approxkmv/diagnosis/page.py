@@ -43,11 +43,13 @@ svg text.cell { font-size: 11px; }
 
 def diagnosis_page(report: Diagnosis, title: str) -> str:
     """Page of one kernel matrix."""
-    low, high = report.c_interval
-    interval = "" if report.is_exact else f", between {low:.3g} and {high:.3g}"
     percentiles = [i / (len(report.log_row_sums) - 1) for i in range(len(report.log_row_sums))]
     sections = {
-        "Numbers": _table(report.facts()),
+        "Numbers": _table({k: v for k, v in report.facts().items() if k != "expect"})
+        + _note(
+            "c compares all entries but the n largest with those: small where a few near pairs "
+            "make up the matrix, which is what sampling needs."
+        ),
         "Growth with the number of points": line_chart(
             report.growth.sizes,
             report.growth.constants,
@@ -83,7 +85,7 @@ def diagnosis_page(report: Diagnosis, title: str) -> str:
             y_label="log10 of the entry",
         ),
     }
-    return _page(title, f"c is {report.c:.3g}{interval}: {_verdict(report)}", sections)
+    return _page(title, f"What to expect: {report.expectation}", sections)
 
 
 def model_page(report: ModelDiagnosis, title: str) -> str:
@@ -119,11 +121,6 @@ def model_page(report: ModelDiagnosis, title: str) -> str:
         f"c of K is below 5 in {below} of {len(kernel)} heads, at most {largest:.3g}",
         sections,
     )
-
-
-def _verdict(report: Diagnosis) -> str:
-    share = f"{report.top_n_share:.0%} of the sum is in the n largest entries"
-    return f"{share}; predicted plan at eps {report.eps:g}: {report.plan.method}"
 
 
 def _page(title: str, headline: str, sections: Mapping[str, str]) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from approxkmv._shown import as_html, as_json
 from approxkmv.diagnosis.growth import Growth
 from approxkmv.info import Plan
 from approxkmv.paper.assumption import OrderRatios
 
 _LOG_ENTRIES = "1% below {:.4g}, median {:.4g}, 99% below {:.4g}, largest seen {:.4g}"
+
+# Predicted speed-ups below this are within the error of the prediction.
+_WORTH_A_WORD = 1.2
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,24 @@ class Diagnosis:
         """Share of the sum of K that its n largest entries have."""
         return 1 / (1 + self.c)
 
+    @property
+    def expectation(self) -> str:
+        """What :func:`approxkmv.matvec` is expected to do with this matrix, in a sentence."""
+        if self.plan.method == "sampled":
+            factor = self.speed_ups[self.eps]
+            return (
+                f"at eps {self.eps:g} a product is sampled, about {factor:.2g} times as fast as "
+                "computing every pair"
+            )
+        if not self.speed_ups:
+            return "not known: there was no time for a prediction"
+        said = f"at eps {self.eps:g} every pair is computed: exact, with no gain from sampling"
+        faster = {e: s for e, s in self.speed_ups.items() if s >= _WORTH_A_WORD and e > self.eps}
+        if not faster:
+            return said
+        e = min(faster)
+        return f"{said}; at eps {e:g} a product would be about {faster[e]:.2g} times as fast"
+
     def facts(self) -> dict[str, str]:
         """Every number in words, by name: what ``str`` and the page show."""
         low, high = self.c_interval
@@ -89,6 +109,7 @@ class Diagnosis:
         rows = "" if self.is_exact else " (rows looked at)"
         share = self.pairs / (self.n_queries * self.n_keys)
         return {
+            "expect": self.expectation,
             "matrix": f"{self.n_queries:,} queries x {self.n_keys:,} keys, {self.n_dims} "
             f"dimensions, bandwidth {self.bandwidth:g}",
             "c": f"{self.c:.4g}, {certainty}{trust}",
@@ -117,6 +138,10 @@ class Diagnosis:
         width = max(map(len, facts))
         return "\n".join(f"{name:<{width}}  {fact}" for name, fact in facts.items())
 
+    def _repr_html_(self) -> str:
+        facts = self.facts()
+        return as_html(f"What to expect: {facts.pop('expect')}", facts)
+
     def to_json(self) -> str:
         """All numbers as JSON; null for what is not a finite number."""
         content = {
@@ -126,15 +151,11 @@ class Diagnosis:
         }
         content |= {
             "top_n_share": self.top_n_share,
-            "growth": dataclasses.asdict(self.growth),
-            "ratios": dataclasses.asdict(self.ratios),
-            "plan": {
-                "method": self.plan.method,
-                "reason": self.plan.reason,
-                "numbers": dict(self.plan.numbers),
-            },
+            "growth": self.growth,
+            "ratios": self.ratios,
+            "plan": self.plan,
         }
-        return json.dumps(_finite(content), indent=2, allow_nan=False)
+        return as_json(content)
 
     def to_html(self, title: str = "Diagnosis of a kernel matrix") -> str:
         """One self-contained page with charts: no network, readable on a phone and in print."""
@@ -146,12 +167,3 @@ class Diagnosis:
 def _power(log: float) -> str:
     """A ratio, as a power of e where it is out of range."""
     return f"{math.exp(log):.4g}" if log < 700 else f"e^{log:.1f}"
-
-
-def _finite(value: Any) -> Any:
-    """The same with lists for tuples, strings for keys and None for NaN and infinity."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,8 @@ from approxkmv.kernel.frame import Frame, make_frame
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check, Float64, Geometry, Index, TileSums
 
+_PAIRS_AT_ONCE = 1 << 14  # differences in memory: 16 MB in 128 dimensions
+
 
 def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: float) -> Float64:
     r"""Kernel matrix :math:`K_{ij} = \exp(-|q_i - k_j|^2 / (2\sigma^2))`, by direct differences.
@@ -81,6 +83,17 @@ class KernelMatrix:
     def at_keys(self, keys: Index) -> KernelMatrix:
         """Some columns of the same matrix."""
         return replace(self, keys=self.keys[keys], key_shift=self.key_shift[keys])
+
+    def pairs(self, queries: Index, keys: Index) -> Array:
+        """Single entries, from differences in double precision."""
+        out = np.empty(len(queries), self.keys.dtype)
+        for first in range(0, len(out), _PAIRS_AT_ONCE):
+            some = slice(first, first + _PAIRS_AT_ONCE)
+            q = self.queries[queries[some]].astype(np.float64)
+            with np.errstate(over="ignore", under="ignore"):
+                z = (q - self.keys[keys[some]]) / self.bandwidth
+                out[some] = np.exp(-0.5 * (z * z).sum(axis=1))
+        return out
 
     def product(self, x: Array, *, row_sums: bool = False) -> TileSums:
         """K @ x for x of shape (n_keys, n_columns) in the points' type; row sums on the way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ from approxkmv.loops.types import Array, Float64, FoundPairs, Index, Index32
 
 Mask = npt.NDArray[np.bool_]
 _ROUNDING = 1e-3  # of a kernel value, more than enough
+_CSR = ("data", "indices", "indptr")
+_WHOLE = ("whole_keys", "of_whole_keys", "whole_queries", "of_whole_queries")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,41 @@ class FrozenMatrix:
     def largest_error(self) -> float:
         """Root of the largest of these variances."""
         return float(np.sqrt(max(of.max() for of in self.variances())))
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All that it is made of, to be kept in a file."""
+        drawn = self.drawn
+        parts = {f"near_{n}": getattr(self.near, n) for n in _CSR}
+        parts |= {f"drawn_{n}": getattr(drawn.values, n) for n in _CSR}
+        for side, blocks in (("query", drawn.query_blocks), ("key", drawn.key_tiles)):
+            parts |= {f"{side}_order": blocks.order, f"{side}_start": blocks.start}
+        parts |= {"pi": drawn.pi, "of_key": drawn.of_key, "of_query": drawn.of_query}
+        return parts | {n: getattr(self, n) for n in _WHOLE}
+
+    @classmethod
+    def from_arrays(
+        cls, parts: dict[str, Any], shape: tuple[int, int], symmetric: bool
+    ) -> FrozenMatrix:
+        """What :meth:`arrays` gave, after a check that no index leads out of the matrix."""
+        query_blocks = _blocks(parts["query_order"], parts["query_start"], shape[0])
+        key_tiles = _blocks(parts["key_order"], parts["key_start"], shape[1])
+        drawn = Drawn(query_blocks, key_tiles, parts["pi"], *shape)
+        drawn.of_key, drawn.of_query = parts["of_key"], parts["of_query"]
+        near, drawn.values = (_csr(parts, name, shape) for name in ("near", "drawn"))
+        whole = {name: parts[name] for name in _WHOLE}
+        if symmetric:
+            whole["of_whole_queries"] = whole["of_whole_keys"]
+        wanted = {
+            "of_whole_keys": (shape[0], len(whole["whole_keys"])),
+            "of_whole_queries": (shape[1], len(whole["whole_queries"])),
+        }
+        for name, right in wanted.items():
+            if whole[name].shape != right:
+                raise ValueError(f"{name} has shape {whole[name].shape}, not {right}")
+        for name, n in (("whole_keys", shape[1]), ("whole_queries", shape[0])):
+            if not ((whole[name] >= 0) & (whole[name] < n)).all():
+                raise ValueError(f"{name} leads out of the matrix")
+        return cls(drawn, near, symmetric, **whole)
 
     def product(self, x: Array, *, transposed: bool = False) -> Array:
         """The matrix, or its transpose, times the columns of x."""
@@ -126,6 +164,25 @@ class Drawn:
             both = of_key + of_query
             return both, both.copy()
         return of_key, of_query
+
+
+def _blocks(order: Index32, start: Index, n: int) -> Blocks:
+    """Blocks read from a file: a permutation, cut in order."""
+    if order.shape != (n,) or not (np.sort(order) == np.arange(n)).all():
+        raise ValueError("the order of the points is no permutation")
+    sizes = np.diff(start)
+    if start.ndim != 1 or len(start) < 2 or start[0] != 0 or start[-1] != n or (sizes < 0).any():
+        raise ValueError("the blocks do not cover the points")
+    block_of = np.empty(n, np.int32)
+    block_of[order] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    return Blocks(order, start, block_of)
+
+
+def _csr(parts: dict[str, Any], name: str, shape: tuple[int, int]) -> csr_array:
+    """A sparse matrix read from a file; its own check looks at every index."""
+    matrix = csr_array(tuple(parts[f"{name}_{part}"] for part in _CSR), shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix
 
 
 def sparse(values: Array, cols: Index32, indptr: Index, n_keys: int) -> csr_array:
