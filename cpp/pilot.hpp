@@ -1,7 +1,16 @@
 // Pilot rows: sums over a few rows of the matrix, by tiles of keys, and their near pairs.
 #pragma once
 
-#include "near.hpp"
+#include "memory.hpp"
+#include "pack.hpp"
+#include "threads.hpp"
+#include "types.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace akmv {
 

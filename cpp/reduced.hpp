@@ -8,9 +8,19 @@
 // Draws of two pairs are independent: the variance is the sum over the pairs.
 #pragma once
 
-#include "near.hpp"
-#include "pairs.hpp"
+#include "memory.hpp"
+#include "pack.hpp"
 #include "philox.hpp"
+#include "product.hpp"
+#include "threads.hpp"
+#include "types.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 namespace akmv {
 

@@ -15,8 +15,19 @@
 // never comes.
 #pragma once
 
+#include "memory.hpp"
+#include "pack.hpp"
 #include "philox.hpp"
+#include "product.hpp"
 #include "smooth.hpp"
+#include "threads.hpp"
+#include "types.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace akmv {
 

@@ -28,6 +28,29 @@ struct Interrupted {};
 void parallel_for(std::size_t n_tasks, int n_threads,
                   const std::function<void(std::size_t task, int slot)> &body, const Poll &poll);
 
+/// One of the pieces that [0, n) is cut into, and the slot it runs in.
+struct Piece {
+  std::size_t number, first, last;
+  int slot;
+};
+
+inline std::size_t n_pieces(std::size_t n, std::size_t per_piece) {
+  return (n + per_piece - 1) / per_piece;
+}
+
+/// Runs body(piece) for [0, n) in pieces of `per_piece`, as parallel_for does for tasks.
+template <class Body>
+void parallel_pieces(std::size_t n, std::size_t per_piece, int n_threads, const Body &body,
+                     const Poll &poll) {
+  parallel_for(
+      n_pieces(n, per_piece), n_threads,
+      [&](std::size_t task, int slot) {
+        const std::size_t first = task * per_piece;
+        body(Piece{task, first, first + per_piece < n ? first + per_piece : n, slot});
+      },
+      poll);
+}
+
 /// The number of threads used where a caller does not say; 0 until it is set.
 int default_thread_limit();
 void set_default_thread_limit(int n);

@@ -86,6 +86,12 @@ struct NewPair {
 };
 using PairLists = std::vector<std::vector<NewPair>>;
 
+/// Numbers of some points.
+struct Listing {
+  const std::int32_t *points;
+  std::size_t n;
+};
+
 /// Queries and keys in orders of their own, both cut into the same number of cells. Filled by those
 /// who make one, of constants for those who read it.
 template <class Order, class Start>
@@ -93,6 +99,14 @@ struct BasicTiling {
   Order *query_order, *key_order;
   Start *query_start, *key_start;  // [cells + 1]
   std::size_t n_cells;
+
+  Listing queries_of(std::size_t cell) const { return of(query_order, query_start, cell); }
+  Listing keys_of(std::size_t cell) const { return of(key_order, key_start, cell); }
+
+ private:
+  static Listing of(const Order *order, const Start *start, std::size_t cell) {
+    return {order + start[cell], std::size_t(start[cell + 1] - start[cell])};
+  }
 };
 using Tiling = BasicTiling<const std::int32_t, const std::int64_t>;
 using NewTiling = BasicTiling<std::int32_t, std::int64_t>;
