@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from engine_cases import outcome_of
 
 from approxkmv.datasets import clusters
 from approxkmv.engine.cost import CostModel
+from approxkmv.engine.exact_rows import standing_out
 from approxkmv.engine.neighbours.missing import Missing
 from approxkmv.engine.neighbours.schedule import NearSearch
 from approxkmv.engine.policy import KeyMargins, Policy, Shape
@@ -24,8 +26,9 @@ from approxkmv.engine.schemes.drawn_keys import (
     calibration_factor,
     least_factor,
 )
-from approxkmv.engine.statistics import spread
+from approxkmv.engine.statistics import spread, sums_by_block
 from approxkmv.engine.survey.forecast import Forecast
+from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.rates import Rates
 from approxkmv.kernel.matrix import prepare
 from approxkmv.loops.types import SampledSums
@@ -107,6 +110,42 @@ def test_rates_of_more_draws() -> None:
         (3.0, drawn, [0.03, 0.6, 1.5]),
     ):
         np.testing.assert_allclose(scheme.rates(factor, before), [want])
+
+
+@pytest.mark.parametrize(
+    ("draws", "worst", "recomputed"),
+    [
+        # All rows too large by a tenth: 1,200 of 10,000 rows, or a third more draws.
+        (0.05, 1.15, False),
+        (0.9, 1.15, True),
+        # A few rows have all that is too much.
+        (0.05, 34.0, True),
+    ],
+)
+def test_rows_are_recomputed_where_more_draws_would_cost_more(
+    draws: float, worst: float, recomputed: bool
+) -> None:
+    n, block_of = 10_000, np.repeat(np.arange(100, dtype=np.int32), 100)
+    variance = np.ones(n)
+    variance[:: n // 30 if worst > 2 else 1] = worst
+    allowed = 1.05 * n * spread(sums_by_block(np.full(n, 1.0), block_of, 100), 0.01)
+    scheme = object.__new__(DrawnKeys)
+    scheme.margins = KeyMargins()
+    scheme.problem = SimpleNamespace(  # type: ignore[assignment]
+        n_queries=n, n_keys=n, n_pairs=n * n, budget=Budget(allowed, 0.01)
+    )
+    blocks = Blocks(np.arange(n, dtype=np.int32), np.arange(0, n + 1, 100), block_of)
+    scheme.survey = SimpleNamespace(query_blocks=blocks)  # type: ignore[assignment]
+    scheme.near = SimpleNamespace(  # type: ignore[assignment]
+        missing=Missing(0.0, 0.0), forecast=SimpleNamespace(cost=draws * n * n)
+    )
+    drawn = Draws(SampledSums(np.zeros(n), variance, np.zeros(n), np.zeros(100)), np.ones(100))
+    most = scheme._most_rows(drawn)
+    outstanding = len(standing_out(variance, n))
+    needed = 1000 if worst < 2 else 20
+    assert (most >= needed) == recomputed
+    assert recomputed or most == outstanding
+    assert most < 0.25 * n
 
 
 def test_a_polynomial_is_taken_out_where_it_pays() -> None:

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from approxkmv.engine.exact_rows import ExactRows, usual_variance
+from approxkmv.engine.exact_rows import (
+    ExactRows,
+    rows_to_recompute,
+    standing_out,
+    usual_variance,
+)
 from approxkmv.engine.neighbours.missing import Missing
 from approxkmv.engine.neighbours.schedule import NearSearch, search_near_pairs
 from approxkmv.engine.neighbours.search import Search
@@ -20,7 +25,7 @@ from approxkmv.engine.problem import Problem
 from approxkmv.engine.progress import Progress
 from approxkmv.engine.refine import Draws, Sums, Verdict, refine
 from approxkmv.engine.result import Result
-from approxkmv.engine.statistics import spread
+from approxkmv.engine.statistics import spread, sums_by_block
 from approxkmv.engine.survey.forecast import Forecast
 from approxkmv.engine.survey.survey import Survey, search_cost
 from approxkmv.engine.trace import Refusal, Trace
@@ -149,20 +154,45 @@ class DrawnKeys:
     def judge(self, drawn: Draws, new: Draws) -> Verdict[Result]:
         """Recompute rows, and estimate the error of all others."""
         assert isinstance(drawn.sums, SampledSums)
-        problem, n_pairs = self.problem, self.problem.n_pairs
-        draws_cost = self.near.forecast.cost * float(drawn.factor.mean())
-        share = max(self.margins.recomputing * draws_cost, self.margins.least_recomputing * n_pairs)
+        problem = self.problem
         result = self.rows.result(
             drawn.sums,
             self.near.missing,
             pairs=int((new.sums.n_drawn * self.survey.query_blocks.sizes).sum()),
-            most_rows=int(share / problem.n_keys),
+            most_rows=self._most_rows(drawn),
             evenly=True,
             reason=self.reason,
         )
         self.progress.keep(result)
         ratio = result.worst / problem.budget.squared_error
         return Verdict(result, ratio, result.pairs, result.n_recomputed)
+
+    def _most_rows(self, drawn: Draws) -> int:
+        """Rows that may be recomputed: those that stand out, and all it needs if that is cheaper.
+
+        Cheaper than drawing more, that is: of a million rows the 5,238 of largest variance took as
+        long to recompute as all draws before, where a fifth more draws would do.
+        """
+        problem, blocks = self.problem, self.survey.query_blocks
+        variance, mass = (np.maximum(part, 0.0) for part in (drawn.sums.variance, drawn.sums.mass))
+        outstanding = standing_out(variance, problem.n_queries)
+        variance[outstanding] = mass[outstanding] = 0.0
+        room = problem.budget.squared_error - self.near.missing.at_most
+        affordable = int(self._instead_of_draws(variance, room, drawn) / problem.n_keys)
+        needed = rows_to_recompute(
+            variance, mass, blocks, room, problem.budget.delta, problem.n_queries
+        )
+        return len(outstanding) + (affordable if len(needed) <= affordable else 0)
+
+    def _instead_of_draws(self, variance: Float64, room: float, drawn: Draws) -> float:
+        """Pairs worth spending on rows: those of the draws that would bring the error down."""
+        margins, n_blocks = self.margins, self.n_blocks
+        by_block = sums_by_block(variance, self.block_of, n_blocks)
+        upper = float(by_block.sum()) * spread(by_block, self.problem.budget.delta)
+        draws = self.near.forecast.cost * float(drawn.factor.mean())
+        ratio = upper / max(room, np.finfo(np.float64).tiny)
+        most = max(margins.recomputing * draws, margins.least_recomputing * self.problem.n_pairs)
+        return min(most, max(margins.top_up * ratio - 1, 0.0) * draws)
 
     def improve(self, verdict: Verdict[Result], trace: Trace) -> bool:
         """Search more where the draws met more missed pairs than pilot and search had seen."""
