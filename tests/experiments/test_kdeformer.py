@@ -79,6 +79,53 @@ def test_more_keys_for_variable_rows_only(monkeypatch):
     assert 0 < some_rows < 200
 
 
+@pytest.mark.parametrize(("as_printed", "is_biased"), [(True, True), (False, False)])
+def test_draws_that_decide_are_biased(as_printed, is_biased):
+    """E24: the mean row sum over 4,000 runs is off by 4 standard errors and more as printed.
+
+    Decided by a pilot of its own, it is within 3.
+    """
+    rng = np.random.default_rng(0)
+    n, size, m = 60, 1, 16
+    query, key = rng.standard_normal((n, 4)), 2 * rng.standard_normal((n, 4))
+    columns = np.column_stack([rng.standard_normal(n), np.ones(n)])
+    entries = np.exp(query @ key.T)
+    np.fill_diagonal(entries, 0)
+    block_sums = kdeformer.heavy_sums(query, key, columns, size)
+    p = kdeformer.probabilities(columns)
+    rng = np.random.default_rng(1)
+    sums = []
+    for _ in range(4000):
+        first, second = kdeformer.draw(p, m, rng), kdeformer.draw(p, m // 2, rng)
+        draws = (first if as_printed else kdeformer.draw(p, m, rng), first, second)
+        rest = kdeformer.adaptive_sums(query, key, columns, block_sums, draws, size)
+        sums.append((rest[:, 1] / entries.sum(axis=1)).mean())
+    off = (np.mean(sums) - 1) / (np.std(sums) / np.sqrt(4000))
+    assert abs(off) > 4 if is_biased else abs(off) < 3
+
+
+def test_as_printed_has_no_pilot(monkeypatch):
+    """Two sets of keys are drawn, not three, and the first of them decides."""
+    points, v = cloud()
+    drawn, deciding = [], []
+    draw, variance = kdeformer.draw, kdeformer._pilot_variance
+
+    def noted(p, n_samples, rng):
+        drawn.append(draw(p, n_samples, rng))
+        return drawn[-1]
+
+    def decided(query, key, columns, block_sums, pilot, size):
+        deciding.append(pilot)
+        return variance(query, key, columns, block_sums, pilot, size)
+
+    monkeypatch.setattr(kdeformer, "draw", noted)
+    monkeypatch.setattr(kdeformer, "_pilot_variance", decided)
+    options = {"scale": 0.4, "n_samples": 64, "n_bits": 3, "rng": np.random.default_rng(1)}
+    kdeformer.sampled_attention(points, points, v, as_printed=True, **options)
+    assert len(drawn) == 2
+    assert deciding[0] is drawn[0]
+
+
 def test_gray_code_neighbours_differ_in_one_bit():
     bits = np.array([[i >> b & 1 for b in range(5)] for i in range(32)], bool)
     rank = kdeformer.gray_rank(bits)

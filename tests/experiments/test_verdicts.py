@@ -127,7 +127,7 @@ def test_fig5_verdicts(exponent, error, mean_error, expected):
     ]
     outcome = fig5.outcome(records, settings)
     grows, kept, matters = expected
-    assert verdicts(outcome) == [grows, kept, grows, kept, matters]
+    assert verdicts(outcome) == [grows, kept, grows, kept, grows, kept, matters]
     assert len(outcome.pictures) == 2
 
 

@@ -47,10 +47,12 @@ def numpy_exact(problem: Problem, block: int = 512) -> Array:
     return y
 
 
-def numpy_sampled(problem: Problem, n_samples: int, n_bits: int, seed: int) -> Array:
-    """The paper's algorithm, sequence by sequence."""
+def numpy_sampled(
+    problem: Problem, n_samples: int, n_bits: int, seed: int, *, as_printed: bool = False
+) -> Array:
+    """The paper's algorithm, sequence by sequence; corrected (E24) unless ``as_printed``."""
     rng = np.random.default_rng(seed)
-    options = {"n_samples": n_samples, "n_bits": n_bits}
+    options: dict[str, Any] = {"n_samples": n_samples, "n_bits": n_bits, "as_printed": as_printed}
     return np.stack(
         [
             sampled_attention(q, q, v, scale=problem.scale, rng=rng, **options)

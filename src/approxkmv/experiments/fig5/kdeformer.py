@@ -7,7 +7,7 @@ query. Queries whose sampled terms vary more than the average get half as many k
 
 The paper decides on the extra keys from the very draws it then averages, which is biased
 (docs/errata.md E24): a row is extended because its draws looked variable. Here a separate pilot
-decides, and takes no part in the answer.
+decides, and takes no part in the answer; ``as_printed=True`` lets the draws themselves decide.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def sampled_attention(
     n_samples: int,
     n_bits: int,
     rng: np.random.Generator,
+    as_printed: bool = False,
 ) -> Array:
     """Estimate softmax(scale · query keyᵀ) v for one vector v.
 
@@ -60,6 +61,8 @@ def sampled_attention(
     n_bits : int
         Signs in a hash.
     rng : numpy.random.Generator
+    as_printed : bool
+        The draws that are averaged decide which rows get more, and there is no pilot.
 
     Examples
     --------
@@ -75,15 +78,10 @@ def sampled_attention(
     query, key = query[blocks.queries] * query.dtype.type(scale), key[blocks.keys]
     columns = np.column_stack([v, np.ones_like(v)])[blocks.keys]
     p = probabilities(columns)
-    pilot, first, second = (
-        draw(p, max(2, size), rng) for size in (n_samples // 4, n_samples, n_samples // 2)
-    )
+    first, second = (draw(p, max(2, size), rng) for size in (n_samples, n_samples // 2))
+    deciding = first if as_printed else draw(p, max(2, n_samples // 4), rng)
     block_sums = heavy_sums(query, key, columns, blocks.size)
-    variable = _above_mean(_pilot_variance(query, key, columns, block_sums, pilot, blocks.size))
-    rest = light_sums(query, key, columns, first, blocks.size, np.arange(len(query)))
-    more = light_sums(query, key, columns, second, blocks.size, variable)
-    # 1.5 times the draws, all with the same weight.
-    rest[variable] = (2 * rest[variable] + more) / 3
+    rest = adaptive_sums(query, key, columns, block_sums, (deciding, first, second), blocks.size)
     sums = block_sums + rest
     y = np.empty(len(query), query.dtype)
     y[blocks.queries] = sums[:, 0] / sums[:, 1]
@@ -149,6 +147,27 @@ def light_sums(
         some = rows[start : start + _ROWS]
         sums[start : start + _ROWS] = _outside(query, key, drawn, size, some) @ weighted
     return sums
+
+
+def adaptive_sums(
+    query: Array,
+    key: Array,
+    columns: Array,
+    block_sums: Array,
+    draws: tuple[Draw, Draw, Draw],
+    size: int,
+) -> Array:
+    """Light sums of every row; rows that the deciding draws call variable use 1.5 times the draws.
+
+    ``draws`` are those that decide, those of every row, and half as many more.
+    """
+    deciding, first, second = draws
+    variable = _above_mean(_pilot_variance(query, key, columns, block_sums, deciding, size))
+    rest = light_sums(query, key, columns, first, size, np.arange(len(query)))
+    more = light_sums(query, key, columns, second, size, variable)
+    # 1.5 times the draws, all with the same weight.
+    rest[variable] = (2 * rest[variable] + more) / 3
+    return rest
 
 
 def _outside(query: Array, key: Array, drawn: Draw, size: int, rows: Index) -> Array:

@@ -67,8 +67,10 @@ def measured(problem: Problem, settings: dict[str, Any], setup: Setup) -> Record
     def error(found: Array) -> float:
         return relative_error(found, exact, problem.v)
 
-    def sampled(n_samples: float, seed: int) -> Array:
-        return contestants.numpy_sampled(problem, int(n_samples), settings["n_bits"], seed)
+    def sampled(n_samples: float, seed: int, *, as_printed: bool = False) -> Array:
+        return contestants.numpy_sampled(
+            problem, int(n_samples), settings["n_bits"], seed, as_printed=as_printed
+        )
 
     def approximate(eps: float, seed: int) -> Array:
         return contestants.compiled(problem, eps, seed, threads)
@@ -80,6 +82,7 @@ def measured(problem: Problem, settings: dict[str, Any], setup: Setup) -> Record
         {
             "exact, NumPy": lambda: contestants.numpy_exact(problem),
             "paper, NumPy": lambda: sampled(paper.value, seed + 1),
+            "printed, NumPy": lambda: sampled(paper.value, seed + 1, as_printed=True),
             "exact, compiled": lambda: contestants.compiled(problem, 0.0, seed, threads),
             "engine": lambda: approximate(ours.value, seed + 1000),
         },
