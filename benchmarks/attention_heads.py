@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from approxkmv._table import table
-from approxkmv.engine.schemes.attention_keys import SampledAttention, sampled_attention
+from approxkmv.engine.head import Head as EngineHead
+from approxkmv.engine.head import HeadProblem
+from approxkmv.engine.heads import approximate_head
+from approxkmv.engine.problem import Budget
+from approxkmv.engine.result import Result
+from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.experiments.timing import interleaved
 from approxkmv.loops.compiled import Compiled
 from benchmarks.harness import installed
@@ -106,18 +111,15 @@ def report(
     for eps in arguments.eps:
         seeds = iter(range(10**6))
 
-        def engine(eps: float = eps, seeds: Iterator[int] = seeds) -> SampledAttention | None:
-            return sampled_attention(
-                head.query,
-                head.key,
-                head.value,
-                scale=scale,
-                is_causal=causal,
-                eps=eps,
-                delta=0.05,
-                rng=np.random.default_rng(next(seeds)),
-                n_threads=arguments.threads,
-            )
+        def engine(eps: float = eps, seeds: Iterator[int] = seeds) -> Result | None:
+            backend = Compiled(arguments.threads)
+            asked = EngineHead(head.query, head.key, head.value, scale, causal, backend)
+            budget = Budget(eps**2 * asked.value_square, 0.05)
+            try:
+                rng = np.random.default_rng(next(seeds))
+                return approximate_head(HeadProblem(asked, budget, rng), Trace())
+            except Refusal:
+                return None
 
         contestants = {"engine": engine, "tiles": exact_tiles(head, scale, arguments.threads)}
         if installed("torch"):
@@ -127,8 +129,8 @@ def report(
         for name, timing in timings.items():
             times[f"{eps:g} {name}"].append(timing.median)
         found = [r for r in (engine() for _ in range(arguments.runs)) if r is not None]
-        errors = [float(np.linalg.norm(r.output - exact)) / size for r in found]
-        ratios = [r.error_estimate / size / e for r, e in zip(found, errors, strict=True) if e > 0]
+        errors = [float(np.linalg.norm(r.y - exact)) / size for r in found]
+        ratios = [r.variance**0.5 / size / e for r, e in zip(found, errors, strict=True) if e > 0]
         rows.append(
             [
                 head.name,

@@ -16,8 +16,11 @@ import pytest
 import torch
 
 import approxkmv as akmv
-import approxkmv.engine.schemes.attention_keys as engine_attention
-from approxkmv.engine.schemes.attention_keys import SampledAttention
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.head import HeadProblem
+from approxkmv.engine.result import Result
+from approxkmv.engine.trace import Refusal, Trace
+from approxkmv.loops.compiled import Compiled
 
 Array = np.ndarray[Any, Any]
 
@@ -364,8 +367,8 @@ def test_report_of_an_exact_call() -> None:
         off = np.linalg.norm(wanted[head] - v[head].mean(axis=0)) / length
         assert of_head.mean_error == pytest.approx(off, rel=1e-5)
     assert info.error_estimate == max(head.error_estimate for head in info.heads)
-    assert "exact attention: so few pairs are faster exactly" in str(info)
-    assert "head 1: exact, pairs 1" in info.explain()
+    assert "exact attention: the heads are too small for sampling to pay" in str(info)
+    assert "head 1: exact: the heads are too small for sampling to pay" in info.explain()
 
 
 def test_error_estimate_sees_masks() -> None:
@@ -381,50 +384,51 @@ def test_error_estimate_sees_masks() -> None:
 
 def offer_to(monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:
     """Hand heads of any size to a stand-in for the engine."""
-    monkeypatch.setattr(engine_attention, "too_few_pairs", lambda n_pairs, is_causal: False)
-    monkeypatch.setattr(engine_attention, "sampled_attention", engine)
+    monkeypatch.setattr(CostModel, "worth_a_survey_of_head", lambda *_: True)
+    monkeypatch.setattr("approxkmv.engine.heads.approximate_head", engine)
 
 
-def sampler(seen: list[Any], heads_to_take: set[int]) -> Any:
+def sampler(seen: list[HeadProblem], heads_to_take: set[int]) -> Any:
     """Stand in for the engine: takes some heads, records what it was given."""
 
-    def sampled_attention(query: Any, key: Any, value: Any, **options: Any) -> Any:
+    def approximate_head(problem: HeadProblem, trace: Trace) -> Result:
         number = len(seen)
-        seen.append((query, key, value, options))
+        seen.append(problem)
+        trace.pairs = 10 + number
+        trace.seconds["draw"] = 0.1
         if number not in heads_to_take:
-            return None
-        output = np.full((len(query), value.shape[1]), float(number), query.dtype)
-        return SampledAttention(output, 0.5, 10 + number, {"draws": 3}, {"draw": 0.1})
+            raise Refusal(f"head {number} is too sharp")
+        trace.note(draws=3)
+        head = problem.head
+        output = np.full((head.n_queries, head.values.shape[1]), float(number), head.keys.dtype)
+        return Result(output, 0.25, 0.5, 0.0, 0.0, 0, 0, np.empty(0, np.int64), "it is cheaper")
 
-    return sampled_attention
+    return approximate_head
 
 
 def test_each_head_is_offered_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled heads come from the engine, the others are exact; the report tells them apart."""
     q, k, v = heads(2, 2)
     k, v = k[:, :1], v[:, :1]
-    seen: list[Any] = []
+    seen: list[HeadProblem] = []
     offer_to(monkeypatch, sampler(seen, {1, 2}))
     output, info = akmv.attention(
         q, k, v, is_causal=True, eps=0.2, delta=0.1, scale=0.4, rng=3, n_threads=2, return_info=True
     )
     assert len(seen) == 4
-    for number, (query, key, value, options) in enumerate(seen):
-        np.testing.assert_array_equal(query, q[number // 2, number % 2])
-        np.testing.assert_array_equal(key, k[number // 2, 0])
-        np.testing.assert_array_equal(value, v[number // 2, 0])
-        for array in (query, key, value):
+    for number, problem in enumerate(seen):
+        head = problem.head
+        np.testing.assert_array_equal(head.queries, q[number // 2, number % 2])
+        np.testing.assert_array_equal(head.keys, k[number // 2, 0])
+        np.testing.assert_array_equal(head.values, v[number // 2, 0])
+        for array in (head.queries, head.keys, head.values):
             assert array.flags.c_contiguous
-        rng = options.pop("rng")
-        assert isinstance(rng, np.random.Generator)
-        assert options == {
-            "scale": 0.4,
-            "is_causal": True,
-            "eps": 0.2,
-            "delta": 0.1,
-            "n_threads": 2,
-            "check": None,
-        }
+        assert (head.scale, head.is_causal, head.backend) == (0.4, True, Compiled(2))
+        assert problem.budget.squared_error == pytest.approx(
+            (0.2 * np.linalg.norm(v[number // 2, 0])) ** 2
+        )
+        assert problem.budget.delta == 0.1
+        assert not problem.budget.limit.deadline
     wanted = definition(q, k, v, 0.4, causal=True)
     close(output[0, 0], wanted[0, 0])
     close(output[1, 1], wanted[1, 1])
@@ -432,25 +436,37 @@ def test_each_head_is_offered_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
     assert (output[1, 0] == 2).all()
     assert info.method == "mixed"
     assert [head.method for head in info.heads] == ["exact", "sampled", "sampled", "exact"]
-    assert info.heads[1].error_estimate == pytest.approx(0.5 / np.linalg.norm(v[0]))
-    assert info.heads[1].error_bound is None
-    assert info.error_bound is None
+    length = np.linalg.norm(v[0])
+    assert info.heads[1].error_estimate == pytest.approx(0.5 / length)
+    # Markov's inequality, from the limit of the mean squared error.
+    assert info.heads[1].error_bound == pytest.approx(np.sqrt(0.5 / 0.1) / length)
+    assert info.error_bound == max(head.error_bound for head in info.heads)
     assert info.confidence == 0.9
-    assert info.heads[2].pairs == 12
-    assert info.plan.reason.startswith("2 of 4 heads sampled")
-    # What is drawn for a head does not depend on the others, and the seed decides it.
-    draws = [options.get("rng") for *_, options in seen]
-    assert draws == [None] * 4
+    # The pairs of an unsuccessful survey are counted, and its time is told.
+    assert [head.pairs for head in info.heads] == [10 + 210, 11, 12, 13 + 210]
+    assert [set(head.seconds) for head in info.heads] == [
+        {"draw", "exact"},
+        {"draw"},
+        {"draw"},
+        {"draw", "exact"},
+    ]
+    assert info.seconds["draw"] == pytest.approx(0.4)
+    reasons = ["head 0 is too sharp", "it is cheaper", "it is cheaper", "head 3 is too sharp"]
+    assert [head.reason for head in info.heads] == reasons
+    assert info.plan.reason == "2 of 4 heads sampled; the others are exact: head 0 is too sharp"
+    for reason in reasons:
+        assert reason in info.explain()
 
 
 def test_seed_decides_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn for a head does not depend on the others, either."""
     q, k, v = heads(3)
     words = []
     for seed in (1, 1, 2):
-        seen: list[Any] = []
+        seen: list[HeadProblem] = []
         offer_to(monkeypatch, sampler(seen, set()))
         akmv.attention(q, k, v, rng=seed)
-        words.append([options["rng"].integers(2**63) for *_, options in seen])
+        words.append([problem.rng.integers(2**63) for problem in seen])
     assert words[0] == words[1]
     assert len({*words[0], *words[2]}) == 6
 
@@ -470,7 +486,8 @@ def test_engine_is_not_asked(monkeypatch: pytest.MonkeyPatch, change: dict[str, 
 def test_sampled_warns_where_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = heads(2)
     offer_to(monkeypatch, sampler([], {0}))
-    with pytest.warns(akmv.AssumptionWarning, match="1 of 2 heads were computed exactly") as caught:
+    message = "1 of 2 heads were computed exactly: head 1 is too sharp"
+    with pytest.warns(akmv.AssumptionWarning, match=message) as caught:
         akmv.attention(q, k, v, method="sampled")
     assert caught[0].filename == __file__
     with warnings.catch_warnings():

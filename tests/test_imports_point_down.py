@@ -70,12 +70,14 @@ ONLY = {
 }
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
-    ["products"],
+    ["products", "heads"],
     ["schemes.frozen_pairs", "report"],
     ["planner", "request"],
     ["schemes.drawn_keys", "schemes.shared_keys", "schemes.attention_keys"],
+    ["survey.attention_pilot"],
     [
         "survey.attention_rates",
+        "survey.attention_order",
         "schemes.mean_of_values",
         "schemes.attention_in_time",
         "schemes.few_coordinates",
@@ -89,7 +91,8 @@ STAGES = [
     ["neighbours.search", "survey.forecast", "neighbours.cells", "result"],
     ["neighbours.sketch", "survey.control_variate", "survey.rates"],
     ["survey.pilot"],
-    ["survey.order", "survey.attention_order", "survey.moments", "problem"],
+    ["head"],
+    ["survey.order", "survey.moments", "problem"],
     ["cost", "policy", "trace", "statistics"],
     ["survey", "neighbours", "schemes"],
 ]

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 import approxkmv as akmv
-import approxkmv.engine.schemes.attention_keys as engine_attention
-from approxkmv.engine.schemes.attention_keys import SampledAttention
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.head import HeadProblem
+from approxkmv.engine.result import Result
+from approxkmv.engine.trace import Refusal, Trace
+from approxkmv.loops.compiled import Compiled
 from approxkmv.torch import scaled_dot_product_attention
 
 exact = partial(scaled_dot_product_attention, method="exact")
@@ -149,15 +153,21 @@ def test_gradients_of_half_precision(dtype: torch.dtype) -> None:
         assert (a.grad.double() - b.grad).abs().max() < 8 * torch.finfo(dtype).eps
 
 
+def offer_to(monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:
+    """Hand heads of any size to a stand-in for the engine."""
+    monkeypatch.setattr(CostModel, "worth_a_survey_of_head", lambda *_: True)
+    monkeypatch.setattr("approxkmv.engine.heads.approximate_head", engine)
+
+
 def test_gradient_is_that_of_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sampled forward pass has the exact gradient at the same inputs."""
 
-    def rough(query: Any, key: Any, value: Any, **options: Any) -> SampledAttention:
-        output = akmv.attention(query, key, value, method="exact") + 0.01
-        return SampledAttention(output, 0.1, 1, {}, {})
+    def rough(problem: HeadProblem, trace: Trace) -> Result:
+        head = problem.head
+        output = akmv.attention(head.queries, head.keys, head.values, method="exact") + 0.01
+        return Result(output, 0.01, 0.01, 0.0, 0.0, 0, 0, np.empty(0, np.int64), "")
 
-    monkeypatch.setattr(engine_attention, "too_few_pairs", lambda n_pairs, is_causal: False)
-    monkeypatch.setattr(engine_attention, "sampled_attention", rough)
+    offer_to(monkeypatch, rough)
     grads, outputs = [], []
     for method in ("exact", "auto"):
         inputs = [t.requires_grad_() for t in tensors(2)]
@@ -213,20 +223,22 @@ def test_vmap() -> None:
 
 
 def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Any] = {}
+    seen: list[HeadProblem] = []
 
-    def recorded(query: Any, key: Any, value: Any, **options: Any) -> None:
-        seen.update(options)
+    def recorded(problem: HeadProblem, trace: Trace) -> Result:
+        seen.append(problem)
+        raise Refusal("recorded")
 
-    monkeypatch.setattr(engine_attention, "too_few_pairs", lambda n_pairs, is_causal: False)
-    monkeypatch.setattr(engine_attention, "sampled_attention", recorded)
+    offer_to(monkeypatch, recorded)
     q, k, v = tensors()
     scaled_dot_product_attention(q, k, v, scale=0.3, eps=0.2, delta=0.01, rng=4, n_threads=1)
-    draws = seen.pop("rng").integers(2**63)
-    assert seen.pop("check") is None  # no limit of time
-    assert seen == {"scale": 0.3, "is_causal": False, "eps": 0.2, "delta": 0.01, "n_threads": 1}
     scaled_dot_product_attention(q, k, v, rng=4)
-    assert seen["rng"].integers(2**63) == draws
+    first, second = seen
+    assert (first.head.scale, first.head.is_causal) == (0.3, False)
+    assert first.head.backend == Compiled(1)  # no limit of time
+    assert first.budget.squared_error == pytest.approx((0.2 * float(v.norm())) ** 2)
+    assert first.budget.delta == 0.01
+    assert first.rng.integers(2**63) == second.rng.integers(2**63)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ class Heads:
         )
 
 
+def pairs_seen(n_queries: int, n_keys: int, is_causal: bool) -> int:
+    """Scores that exact attention computes for a head without a mask."""
+    if not is_causal:
+        return n_queries * n_keys
+    below = min(n_queries, n_keys)
+    return below * (below + 1) // 2 + (n_queries - below) * n_keys
+
+
 def arrange(query: Array, key: Array, value: Array, mask: Mask | None, enable_gqa: bool) -> Heads:
     """Check that the shapes fit and lay the sets out; arrays have at least two dimensions."""
     n_queries, n_dims = query.shape[-2:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
@@ -16,15 +16,18 @@ import numpy.typing as npt
 from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv._heads import Heads, Mask, arrange
+from approxkmv._heads import Heads, Mask, arrange, pairs_seen
 from approxkmv._lazy import lazy_property
 from approxkmv._tensors import as_tensor, is_tensor
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import AttentionInfo, HeadInfo, Plan
 from approxkmv.kernel.rounding import attention_bound, measured_attention_error, norm
 from approxkmv.kernel.rounding import largest as max_magnitude
 from approxkmv.loops import compiled
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check, Index
 
 METHODS = ("auto", "exact", "sampled", "paper")
@@ -247,6 +250,16 @@ class _Inputs:
         return _Largest(*(_check.finite(a, name, n_threads) for name, a in self.arrays.items()))
 
 
+class _Done(NamedTuple):
+    """How a head was computed; the error is in units of two to the exponent."""
+
+    method: str
+    error: float
+    bound: float | None  # relative to |V|
+    reason: str
+    exponent: int = 0
+
+
 class _Run:
     """One call: inputs and options."""
 
@@ -275,6 +288,8 @@ class _Run:
         self.output: Array
         self.infos: dict[int, HeadInfo | None] = {}  # of the heads that are done; None if not full
         self.seconds: dict[str, float] = {}
+        self.traces: dict[int, Trace] = {}  # of the heads that the engine was asked about
+        self.why_not: dict[int, str] = {}  # reasons of the heads that are not sampled
 
     @lazy_property
     def rng(self) -> np.random.Generator:
@@ -293,11 +308,12 @@ class _Run:
         left = np.array([h for h in range(len(self.heads)) if h not in self.infos], np.int64)
         if method == "sampled" and len(left):
             warnings.warn(
-                f"{len(left)} of {len(self.heads)} heads were computed exactly: {reason}.",
+                f"{len(left)} of {len(self.heads)} heads were computed exactly: "
+                f"{self.why_others if self.why_not else reason}.",
                 AssumptionWarning,
                 stacklevel=3,
             )
-        self.compute(left)
+        self.compute(left, reason)
         return self.output.reshape(*self.heads.shape, *self.output.shape[1:]), reason
 
     def why_exact(self, method: str) -> str | None:
@@ -312,10 +328,8 @@ class _Run:
             return "masks are applied exactly"
         if self.pairs_exact == 0:
             return "there are no pairs"
-        from approxkmv.engine.schemes.attention_keys import too_few_pairs
-
-        if too_few_pairs(self.pairs_exact, self.is_causal):
-            return "so few pairs are faster exactly"
+        if not CostModel().worth_a_survey_of_head(self.pairs_exact, self.is_causal):
+            return "the heads are too small for sampling to pay"
         return None
 
     @property
@@ -373,16 +387,15 @@ class _Run:
         worst, n_short, n_exact = 0.0, 0, 0
         for head in range(n_heads):
             share = deadline.part(1 / (n_heads - head))
-            method_of_head, estimate = self.one_in_time(
-                head, int(seeds[head]), why_exact is not None, share
-            )
+            method_of_head, estimate = self.one_in_time(head, int(seeds[head]), why_exact, share)
             n_exact += method_of_head == "exact"
             n_short += estimate > self.eps
             worst = max(worst, estimate)
         self.seconds["within max_seconds"] = deadline.spent()
         if method == "sampled" and n_exact:
             warnings.warn(
-                f"{n_exact} of {n_heads} heads were computed exactly: {why_exact or 'faster'}.",
+                f"{n_exact} of {n_heads} heads were computed exactly: "
+                f"{why_exact or self.why_others}.",
                 AssumptionWarning,
                 stacklevel=3,
             )
@@ -401,89 +414,108 @@ class _Run:
         return self.output.reshape(*self.heads.shape, *self.output.shape[1:]), reason
 
     def one_in_time(
-        self, head: int, seed: int, only_exact: bool, share: Deadline
+        self, head: int, seed: int, why_exact: str | None, share: Deadline
     ) -> tuple[str, float]:
         """One head; how it was computed, and what its error is estimated at."""
-        from approxkmv.engine.schemes.attention_in_time import HurriedHead, hurried_attention
-
         patient = share.keeping(_KEPT * max(share.left(), 0.0))
+        start = time.perf_counter()
         try:
-            if not only_exact:
-                error = self.sample_head(head, seed, patient.check)
+            if why_exact is None:
+                error = self.sample_head(head, seed, patient)
                 if error is not None:
                     return "sampled", error
             patient.check()
             if self.pairs_exact > _LIKELY * patient.left() * _PAIRS_A_SECOND:
                 raise OutOfTime
+            start = time.perf_counter()
             self.output[head] = self.exact(np.array([head]), patient.check)[0]
         except OutOfTime:
-            largest = self.look() if self.largest_value is None else self.largest_value
-            values, exponent = _scaled_values(self.heads.values, largest, self.heads.n_keys)
-            query, key, value, _ = self.heads.table[head]
-            hurried = hurried_attention(
-                HurriedHead(
-                    self.heads.queries[query],
-                    self.heads.keys[key],
-                    values[value],
-                    self.heads.mask_of(head),
-                    self.scale,
-                    self.is_causal,
-                ),
-                share,
-                np.random.default_rng(seed),
-                self.n_threads,
-            )
-            self.output[head] = _given_back(hurried.output, exponent)
-            error = hurried.error_estimate
-            self.report(head, "sampled", error, hurried.pairs, hurried.numbers, exponent)
-            return "sampled", _ratio(error, norm(values[value]))
-        self.report(
-            head, "exact", self.measured_error(head) if self.full else 0.0, self.pairs_exact, {}
-        )
+            return "sampled", self.hurried(head, seed, share)
+        trace = self.traces.setdefault(head, Trace())
+        trace.pairs += self.pairs_exact
+        trace.seconds["exact"] = time.perf_counter() - start
+        self.report_exact(head, why_exact or "")
         return "exact", 0.0
+
+    def hurried(self, head: int, seed: int, deadline: Deadline) -> float:
+        """One head with what its time allows; the estimated error over |V|."""
+        from approxkmv.engine.schemes.attention_in_time import (
+            TIME_OVER,
+            HurriedHead,
+            hurried_attention,
+        )
+
+        largest = self.look() if self.largest_value is None else self.largest_value
+        values, exponent = _scaled_values(self.heads.values, largest, self.heads.n_keys)
+        query, key, value, _ = self.heads.table[head]
+        asked = HurriedHead(
+            self.heads.queries[query],
+            self.heads.keys[key],
+            values[value],
+            self.heads.mask_of(head),
+            self.scale,
+            self.is_causal,
+        )
+        trace = self.traces.setdefault(head, Trace())
+        rng = np.random.default_rng(seed)
+        found = hurried_attention(asked, deadline, rng, self.n_threads)
+        trace.pairs += found.pairs
+        trace.note(**found.numbers)
+        trace.lap("within max_seconds")
+        self.output[head] = _given_back(found.output, exponent)
+        error = found.error_estimate
+        self.report(head, _Done("sampled", error, None, TIME_OVER, exponent))
+        return _ratio(error, norm(values[value]))
 
     def sample(self) -> str:
         """Sample the heads where it pays; why the others are left."""
-        start = time.perf_counter()
         # A seed for each head: what is drawn for one does not depend on the others.
         seeds = self.rng.integers(2**63, size=len(self.heads))
         for head in range(len(self.heads)):
             self.sample_head(head, int(seeds[head]))
-        self.seconds["sampled"] = time.perf_counter() - start
-        others = "" if len(self.infos) == len(self.heads) else ", others are faster exactly"
+        others = f"; the others are exact: {self.why_others}" if self.why_not else ""
         return f"{len(self.infos)} of {len(self.heads)} heads sampled{others}"
 
-    def sample_head(self, head: int, seed: int, check: Check = None) -> float | None:
-        """Estimated error of a head over |V|, if sampling it pays."""
-        from approxkmv.engine.schemes.attention_keys import sampled_attention
+    @property
+    def why_others(self) -> str:
+        """The most common reason of the heads that are not sampled."""
+        return Counter(self.why_not.values()).most_common(1)[0][0]
+
+    def sample_head(self, head: int, seed: int, deadline: Deadline | None = None) -> float | None:
+        """Estimated error of a head over |V|; None where sampling it does not pay."""
+        from approxkmv.engine.head import Head, HeadProblem
+        from approxkmv.engine.heads import approximate_head
+        from approxkmv.engine.problem import Budget, Limit
 
         query, key, value = self.heads.points(head)
         value, exponent = _near_one(value)
-        found = sampled_attention(
-            query,
-            key,
-            value,
-            scale=self.scale,
-            is_causal=self.is_causal,
-            eps=self.eps,
-            delta=self.delta,
-            rng=np.random.default_rng(seed),
-            n_threads=self.n_threads,
-            check=check,
-        )
-        if found is None:
+        limit = Limit(deadline)
+        backend = Compiled(self.n_threads, check=limit.deadline.polled)
+        asked = Head(query, key, value, self.scale, self.is_causal, backend)
+        trace = self.traces[head] = Trace()
+        budget = Budget(self.eps**2 * asked.value_square, self.delta, limit)
+        problem = HeadProblem(asked, budget, np.random.default_rng(seed))
+        try:
+            result = approximate_head(problem, trace)
+        except Refusal as refusal:
+            self.why_not[head] = refusal.reason
             return None
-        output = _given_back(found.output, exponent)
+        finally:
+            for stage, seconds in trace.seconds.items():
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        output = _given_back(result.y, exponent)
         if len(self.heads) == 1:  # no copy
             self.output = output[None]
         else:
             self.output[head] = output
-        error = found.error_estimate
-        self.report(head, "sampled", error, found.pairs, found.numbers, exponent)
-        return _ratio(error, norm(value))
+        error, length = math.sqrt(result.variance), norm(value)
+        # Markov's inequality for the squared error, whose mean is estimated from above.
+        bound = _ratio(math.sqrt(result.worst / self.delta), length)
+        self.report(head, _Done("sampled", error, bound, result.reason, exponent))
+        return _ratio(error, length)
 
-    def compute(self, heads: Index) -> None:
-        """Exact attention of these heads."""
+    def compute(self, heads: Index, reason: str) -> None:
+        """Exact attention of these heads; ``reason`` is that of heads without one of their own."""
         if not len(heads):
             return
         start = time.perf_counter()
@@ -496,8 +528,11 @@ class _Run:
         self.seconds["exact"] = done - start
         if self.full:
             for head in heads.tolist():
-                error = self.measured_error(head)
-                self.report(head, "exact", error, self.pairs_exact, {})
+                trace = self.traces.setdefault(head, Trace())
+                trace.pairs += self.pairs_exact
+                # They are computed together, and share the time.
+                trace.seconds["exact"] = (done - start) / len(heads)
+                self.report_exact(head, reason)
             self.seconds["report"] = time.perf_counter() - done
 
     def exact(self, heads: Index, check: Check = None) -> Array:
@@ -536,49 +571,45 @@ class _Run:
                 n_threads=self.n_threads,
             )
             error = self.measured_error(head) if self.full else 0.0
-            self.report(head, "paper", error, pairs, numbers)
+            trace = self.traces[head] = Trace(pairs=pairs, numbers=numbers)
+            trace.lap("paper")
+            self.report(head, _Done("paper", error, None, reason))
         self.seconds["paper"] = time.perf_counter() - start
         return reason
 
     @property
     def pairs_exact(self) -> int:
         """Scores that exact attention needs for a head."""
-        n_queries, n_keys = self.heads.n_queries, self.heads.n_keys
-        if not self.is_causal:
-            return n_queries * n_keys
-        below = min(n_queries, n_keys)
-        return below * (below + 1) // 2 + (n_queries - below) * n_keys
+        return pairs_seen(self.heads.n_queries, self.heads.n_keys, self.is_causal)
 
-    def report(
-        self,
-        head: int,
-        method: str,
-        error: float,
-        pairs: int,
-        numbers: Mapping[str, object],
-        exponent: int = 0,
-    ) -> None:
-        """Keep what was done for a head; errors and norms are divided by that of its values.
+    def report_exact(self, head: int, reason: str) -> None:
+        """Keep that a head was computed exactly, and why."""
+        error, bound = 0.0, None
+        if self.full:
+            error = self.measured_error(head)
+            bound = attention_bound(self.heads, head, self.scale)
+        self.report(head, _Done("exact", error, bound, self.why_not.get(head, reason)))
 
-        The error is in units of two to the exponent.
-        """
+    def report(self, head: int, done: _Done) -> None:
+        """Keep what was done for a head; errors and norms are divided by that of its values."""
         if not self.full:
             self.infos[head] = None
             return
         value, of_value = _near_one(self.heads.points(head)[2])
-        error = math.ldexp(error, exponent - of_value)
-        length = norm(value)
+        length, trace = norm(value), self.traces.get(head, Trace())
         output = np.ldexp(self.output[head].astype(np.float64), -of_value)
         mean = value.mean(axis=0, dtype=np.float64) if len(value) else 0.0
         self.infos[head] = HeadInfo(
-            method,
-            _ratio(error, length),
-            attention_bound(self.heads, head, self.scale) if method == "exact" else None,
-            pairs,
+            done.method,
+            _ratio(math.ldexp(done.error, done.exponent - of_value), length),
+            done.bound,
+            trace.pairs,
             self.pairs_exact,
             _ratio(norm(output), length),
             _ratio(norm(output - mean), length),
-            dict(numbers),
+            trace.numbers,
+            done.reason,
+            trace.seconds,
         )
 
     def measured_error(self, head: int) -> float:

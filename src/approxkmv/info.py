@@ -129,15 +129,24 @@ class HeadInfo:
         Estimate of ``|O - O'|_F / |V|_F``: for a sampled head from the drawn values, otherwise
         measured on a few random rows in double precision.
     error_bound : float or None
-        For an exact head a worst-case bound of the rounding errors; None for others.
+        Bound of the same that holds with the probability ``confidence`` of the call. For an exact
+        head it is a worst-case bound of the rounding errors. For a sampled head it is Markov's
+        inequality for the squared error; it assumes that the mean squared error is not larger than
+        its upper limit, estimated from the draws and from rows computed exactly. None where no
+        bound is known: with ``method="paper"``, and where ``max_seconds`` was over.
     pairs, pairs_exact : int
-        Scores computed, and those of the exact method (with ``is_causal``, up to the diagonal).
+        Scores computed, all stages together, and those of the exact method (with ``is_causal``, up
+        to the diagonal).
     output_norm : float
         ``|O'|_F / |V|_F``: what ``eps`` is to be compared with; with ``eps`` above it 0 would do.
     mean_error : float
         ``|O' - mean(V)|_F / |V|_F``: with ``eps`` above it the mean of the values would do.
     numbers : mapping
         Every number the run used, by name.
+    reason : str
+        Why this method; for an exact head of ``"auto"`` and ``"sampled"`` why it was not sampled.
+    seconds : mapping
+        Wall-clock seconds of each stage. Heads computed exactly together share the time evenly.
     """
 
     method: str
@@ -148,6 +157,8 @@ class HeadInfo:
     output_norm: float
     mean_error: float
     numbers: Mapping[str, object] = field(default_factory=dict)
+    reason: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,10 +211,12 @@ class AttentionInfo:
         for index, head in enumerate(self.heads):
             share = head.pairs / head.pairs_exact if head.pairs_exact else 1.0
             lines.append(
-                f"  head {index}: {head.method}, pairs {share:.3g}, error / |V| "
-                f"{_shown(head.error_estimate, 'not estimated')}, mean(V) would give "
-                f"{head.mean_error:.2g}"
+                f"  head {index}: {head.method}: {head.reason}\n    pairs {share:.3g}, error / |V| "
+                f"{_shown(head.error_estimate, 'not estimated')}, bound "
+                f"{_shown(head.error_bound, 'not known')}, mean(V) would give {head.mean_error:.2g}"
             )
+            spent = ", ".join(f"{name} {value:.3g} s" for name, value in head.seconds.items())
+            lines += [f"    time  {spent}"] if spent else []
             lines += [f"    {name}  {_number(value)}" for name, value in head.numbers.items()]
         return "\n".join(lines)
 

@@ -116,18 +116,21 @@ def run(case: Record) -> Record:
         return _products(case, drawn)
 
 
+def _worth_drawing(cost: Any, n_pairs: int, is_causal: bool) -> bool:
+    return is_causal or n_pairs > int(cost.smallest_head_for_draws)
+
+
 @contextmanager
 def forced() -> Iterator[None]:
     """The engine looks at any size, as in tests/engine/test_guarantee.py."""
     from approxkmv.engine.cost import CostModel
-    from approxkmv.engine.schemes import attention_keys as attention
     from approxkmv.engine.schemes import shared_keys as density
 
     with (
         mock.patch.object(CostModel, "worth_a_survey", return_value=True),
         mock.patch.object(density, "_WORTH", 3.0),
-        mock.patch.object(attention, "_FEWEST_IF_CAUSAL", 0),
-        mock.patch.object(attention, "_FEWEST_FOR_MEAN", 0),
+        mock.patch.object(CostModel, "worth_a_survey_of_head", return_value=True),
+        mock.patch.object(CostModel, "worth_drawing_for_head", _worth_drawing),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", akmv.AssumptionWarning)

@@ -60,10 +60,29 @@ class CostModel:
     surrogate: float = 900.0
     surrogate_full_pair: float = 8.0
     surrogate_overhead: float = 14.0
+    # Softmax attention of one head: pairs up to which a survey takes longer than it can save. The
+    # mean of the values is tried above 12 million (3,464 tokens), keys are drawn above 90 million
+    # (9,486 tokens), or 24 million with a causal mask (6,928 tokens), where blocks need no tree. At
+    # 8,192 tokens an unsuccessful survey takes a tenth of the exact time with a causal mask and
+    # 0.12 of it without one (``python -m benchmarks.attention_heads``).
+    smallest_head: int = 12_000_000
+    smallest_head_for_draws: int = 90_000_000
+    smallest_causal_head: int = 24_000_000
+    # A drawn pair of a head: gathered keys and values, sums of squares for the variance.
+    drawn_head_pair: float = 1.4
 
     def worth_a_survey(self, n_queries: int, n_keys: int, n_dims: int) -> bool:
         """Whether the exact product takes longer than finding out about the data."""
         return n_queries * n_keys * (n_dims + self.pair_overhead) >= self.smallest_work
+
+    def worth_a_survey_of_head(self, n_pairs: int, is_causal: bool) -> bool:
+        """Whether exact attention takes longer than finding out about a head."""
+        return n_pairs > (self.smallest_causal_head if is_causal else self.smallest_head)
+
+    def worth_drawing_for_head(self, n_pairs: int, is_causal: bool) -> bool:
+        """Whether exact attention takes longer than finding out how to draw keys."""
+        least = self.smallest_causal_head if is_causal else self.smallest_head_for_draws
+        return n_pairs > least
 
     def pairs_of_64(self, n_dims: int) -> float:
         """Pairs of this dimension that cost as much as one of 64 dimensions."""

@@ -25,6 +25,8 @@ _FEWEST_KEYS = 16
 # Of the time left for a chunk: a rate measured on the last one is not that of the next.
 _USED = 0.8
 
+TIME_OVER = "its share of max_seconds was over: some keys were drawn for each chunk of queries"
+
 Mask = npt.NDArray[np.floating] | npt.NDArray[np.bool_]
 
 

@@ -5,8 +5,8 @@ that vary a lot over the keys, and those with a high score for one of the longes
 word vectors 32 rows were 73 % of the squared error, most of them the longest words, which look at
 themselves). So the rows that are expected to be the sharpest are computed and keep their
 exact outputs; the others are drawn from strata of decreasing sharpness, each twice as large as the
-one before. A stratum in which a large error was met may hold more of them than were met, and gets
-more rows where that is what is in the way.
+one before. A stratum in which a large error was met may hold more such rows than were met, and gets
+more rows if its upper limit dominates that of all.
 """
 
 from __future__ import annotations
@@ -17,100 +17,103 @@ from typing import NamedTuple
 
 import numpy as np
 
-from approxkmv.loops.compiled import Compiled
-from approxkmv.loops.types import Array, AttentionHead, Float64, Index, Index32, TileSums
+from approxkmv.engine.head import Head, HeadProblem
+from approxkmv.engine.result import Result
+from approxkmv.engine.statistics import chi_square_quantile
+from approxkmv.engine.trace import Refusal, Trace
+from approxkmv.loops.types import Array, Float64, Index, Index32
 
-# At most so many rows, and such a part of the exact work, for the sharpest rows and others.
-_MOST_ROWS, _LEAST_KEYS_PER_ROW = 256, 128
-# Where a few values are larger than all others, so are the errors of the few rows that look at
-# their keys, and rows drawn would miss them. At least such a share of all values must matter.
-_LEAST_THAT_MATTER = 1 / 32
-# A prediction and a few rows decide only whether more rows are worth computing: the rows see sharp
-# heads that the prediction takes for flat.
-# Of 15 heads with more than 1.5 times the squared error allowed predicted, the mean did for one.
-_POINTS_FOR_PREDICTION, _FIRST_ROWS, _HOPELESS = 256, 16, 1.5
-_KEYS_FOR_ORDER, _LONGEST_KEYS = 1024, 32
-# Where the first rows find so much less than is allowed, a quarter of the rows is enough if they
-# find far less, too.
-_FIRST_SAY, _FEW_ROWS, _FAR_MORE = 8.0, 4, 4.0
-# Of a kind of rows of which more than so many are to be expected, two are met at least: with 96 %.
-_UNMET = 5.0
-# Strata get so many times as many rows as long as the error looks so much smaller than allowed and
-# only such a share of all rows is computed.
-_TIMES_AS_MANY, _LOOKS_FINE, _SHARE_OF_ROWS = 4, 2.0, 1 / 64
+FEW_VALUES = "few of the values matter, so that a mean of all cannot be checked by some rows"
+EQUAL = "all values are equal"
+TOO_FAR = "the outputs are too far from the mean of the values"
 
 
-class MeanOutput(NamedTuple):
-    """Rows with their exact outputs; all others get the mean, with this squared error in sum."""
+def take_mean(problem: HeadProblem, trace: Trace) -> Result:
+    """The mean of the values for nearly all rows; ``Refusal`` unless it is surely good enough."""
+    head, output = problem.head, problem.head.mean_output
+    if not head.value_spread.any():  # every value is the mean, and so is every output
+        trace.note(mean_of_values=True)
+        return Result(output, 0.0, 0.0, 0.0, 0.0, 0, 0, np.empty(0, np.int64), EQUAL)
+    try:
+        rows = _enough_rows(problem, trace)
+    finally:
+        trace.lap("mean")
+    trace.note(mean_of_values=True, rows_recomputed=len(rows.rows))
+    output[rows.rows] = rows.outputs
+    unit = head.moved.value_factor**-2
+    return Result(
+        y=output,
+        variance=unit * rows.squared_error(),
+        upper=unit * float(rows.surely_below().sum()),
+        left_out=0.0,
+        checked=0.0,
+        pairs=trace.pairs,
+        n_recomputed=len(rows.rows),
+        exact_rows=rows.rows,
+        reason="the mean of the values is enough for nearly all rows",
+    )
 
-    rows: Index
-    outputs: Array
-    squared_error: float  # for moved values
-    pairs: int
 
+def _sharpest(problem: HeadProblem, trace: Trace) -> tuple[int, bool]:
+    """How many of the sharpest rows to compute, and whether a part of them is likely to be enough.
 
-def mean_output(
-    head: AttentionHead,
-    squares: Float64,  # of the moved values
-    allowed: float,
-    rng: np.random.Generator,
-    n_threads: int | None,
-) -> MeanOutput | None:
-    """The mean of all values as output, if its squared error is surely below ``allowed``."""
-    n_keys = len(head.keys)
-    n_sharpest = min(_MOST_ROWS, n_keys // _LEAST_KEYS_PER_ROW) // 2
+    ``Refusal`` if a prediction, or the first rows, say that the mean will not do.
+    """
+    head, margins, budget = problem.head, problem.policy.mean, problem.squared_error
+    n_queries, n_keys = head.n_queries, head.n_keys
+    n_sharpest = min(margins.most_rows, n_keys // margins.keys_per_row) // 2
+    squares = head.value_spread * head.moved.value_factor**2
     matter = float(squares.sum()) ** 2 / float((squares**2).sum())
-    if n_sharpest < 2 or not matter >= _LEAST_THAT_MATTER * n_keys:
-        return None
-    n_queries = len(head.queries)
-    some = np.arange(0, n_queries, max(1, n_queries // _POINTS_FOR_PREDICTION), dtype=np.int32)
-    variance = _score_variance(head, some, _some_keys(head, _POINTS_FOR_PREDICTION), n_threads)
-    spread = float(squares.mean())
-    predicted = n_queries * _predicted_share(n_keys, variance) * spread
-    if not predicted <= _HOPELESS * allowed:  # it may not be a number
-        return None
-    first = computed_rows(head, rng.integers(n_queries, size=_FIRST_ROWS), n_threads)
+    if n_sharpest < 2 or not matter >= margins.least_that_matter * n_keys:
+        raise Refusal(FEW_VALUES)
+    n_points = margins.points_for_prediction
+    some = np.arange(0, n_queries, max(1, n_queries // n_points), dtype=np.int32)
+    variance = _score_variance(head, some, _some_keys(head, n_points))
+    predicted = n_queries * _predicted_share(n_keys, variance) * float(squares.mean())
+    if not predicted <= margins.hopeless * budget:  # it may not be a number
+        raise Refusal(TOO_FAR)
+    first = computed_rows(head, problem.rng.integers(n_queries, size=margins.first_rows))
+    trace.pairs += margins.first_rows * n_keys
     # Without the largest: one sharp row among them says little about the others.
     first_say = n_queries * float(np.sort(first.squares)[:-1].mean())
-    if not first_say <= _HOPELESS * allowed:
-        return None
-    order = np.argsort(-_sharpness(head, n_threads))
-    if _FIRST_SAY * first_say <= allowed and n_sharpest >= 2 * _FEW_ROWS:
-        found = _FromRows(head, spread, order, n_sharpest // _FEW_ROWS, rng, n_threads)
-        if _FAR_MORE * found.surely_below().sum() <= allowed:
-            return found.output()
-    found = _FromRows(head, spread, order, n_sharpest, rng, n_threads)
-    while (most := found.surely_below()).sum() > allowed:
-        too_many = len(found.rows) > _SHARE_OF_ROWS * n_queries
-        if too_many or _LOOKS_FINE * found.squared_error() > allowed:
-            return None
-        found.look_closer(_in_the_way(most, allowed))
-    return found.output()
+    if not first_say <= margins.hopeless * budget:
+        raise Refusal(TOO_FAR)
+    fewer = n_sharpest >= 2 * margins.fewer_rows and margins.first_say * first_say <= budget
+    return n_sharpest, fewer
 
 
-def _in_the_way(parts: Float64, allowed: float) -> Index:
-    """The fewest of some parts without which half of what is allowed would be left."""
+def _enough_rows(problem: HeadProblem, trace: Trace) -> MeanRows:
+    """Rows computed exactly until the error of the others is surely within the budget."""
+    margins, budget = problem.policy.mean, problem.squared_error
+    n_sharpest, fewer = _sharpest(problem, trace)
+    order = np.argsort(-sharpness(problem))
+    if fewer:
+        rows = MeanRows(problem, trace, order, n_sharpest // margins.fewer_rows)
+        if margins.far_less * rows.surely_below().sum() <= budget:
+            return rows
+    rows = MeanRows(problem, trace, order, n_sharpest)
+    while (most := rows.surely_below()).sum() > budget:
+        too_many = len(rows.rows) > margins.share_of_rows * problem.head.n_queries
+        if too_many or margins.looks_fine * rows.squared_error() > budget:
+            raise Refusal(TOO_FAR)
+        rows.look_closer(in_the_way(most, budget))
+    return rows
+
+
+def in_the_way(parts: Float64, budget: float) -> Index:
+    """The fewest of some parts without which at most half of the budget would be left."""
     order = np.argsort(-parts, kind="stable")
     others = parts.sum() - np.cumsum(parts[order])
-    return order[: 1 + int((others > allowed / 2).sum())]
+    return order[: 1 + int((others > budget / 2).sum())]
 
 
-class _FromRows:
-    """The mean with the sharpest rows exact, and what rows drawn of the others say."""
+class MeanRows:
+    """The sharpest rows exactly, and what rows drawn of the others say about the mean."""
 
-    def __init__(
-        self,
-        head: AttentionHead,
-        spread: float,
-        order: Index,
-        n_sharpest: int,
-        rng: np.random.Generator,
-        n_threads: int | None,
-    ) -> None:
-        self.head = head
-        self.spread = spread
-        self.rng = rng
-        self.n_threads = n_threads
+    def __init__(self, problem: HeadProblem, trace: Trace, order: Index, n_sharpest: int) -> None:
+        self.problem, self.trace, head = problem, trace, problem.head
+        self.spread = float(head.value_spread.mean()) * head.moved.value_factor**2
+        self.unmet = unmet(min(problem.budget.delta, 1 - problem.policy.mean.met_twice))
         edges = n_sharpest * 2 ** np.arange(64, dtype=np.float64)
         edges = np.append(edges[edges < len(order)], len(order)).astype(np.int64)
         self.strata = [order[a:b] for a, b in pairwise(edges)]
@@ -127,21 +130,20 @@ class _FromRows:
         A row counts for at least what its error would be on average if each key had the value of
         another one: whether the few keys that it looks at have large values is chance.
         """
-        drawn = {s: self.rng.choice(self.strata[s], n) for s, n in n_rows.items()}
+        rng, head = self.problem.rng, self.problem.head
+        drawn = {s: rng.choice(self.strata[s], n) for s, n in n_rows.items()}
         every = np.concatenate([rows, *drawn.values()])
-        found = computed_rows(self.head, every, self.n_threads)
+        found = computed_rows(head, every)
+        self.trace.pairs += len(every) * head.n_keys
         self.rows = np.append(self.rows, every)
         self.outputs = np.concatenate([self.outputs, found.outputs])
-        uneven = _unevenness(
-            self.head, every[len(rows) :], found.totals[len(rows) :], self.n_threads
-        )
-        start = 0
+        shuffled = self.spread * _unevenness(head, every, found.normalizers)
+        start = len(rows)
         for stratum, part in drawn.items():
             stop = start + len(part)
-            errors = found.squares[len(rows) :][start:stop]
-            shuffled = self.spread * uneven[start:stop]
+            errors = found.squares[start:stop]
             self.errors[stratum] = np.append(self.errors[stratum], errors)
-            at_least = np.maximum(errors, shuffled)
+            at_least = np.maximum(errors, shuffled[start:stop])
             self.at_least[stratum] = np.append(self.at_least[stratum], at_least)
             start = stop
 
@@ -149,7 +151,7 @@ class _FromRows:
         """More rows of these, but not more than they have."""
         n_rows = {}
         for stratum in strata.tolist():
-            more = (_TIMES_AS_MANY - 1) * len(self.errors[stratum])
+            more = (self.problem.policy.mean.more_rows - 1) * len(self.errors[stratum])
             n_rows[stratum] = min(more, len(self.strata[stratum]))
         self.compute(self.rows[:0], n_rows)
 
@@ -161,21 +163,25 @@ class _FromRows:
     def surely_below(self) -> Float64:
         """Of each stratum, what its squared error is surely below."""
         parts = zip(self.strata, self.at_least, strict=True)
-        return np.array([len(stratum) * _mean_at_most(found) for stratum, found in parts])
-
-    def output(self) -> MeanOutput:
-        """All that was computed is used."""
-        pairs = len(self.rows) * len(self.head.keys)
-        return MeanOutput(self.rows, self.outputs, self.squared_error(), pairs)
+        return np.array([len(part) * mean_at_most(found, self.unmet) for part, found in parts])
 
 
-def _mean_at_most(found: Float64) -> float:
+def unmet(delta: float) -> float:
+    """Of a kind of rows of which more than this are to be expected, two are met at least.
+
+    Except with probability ``delta``: that of a Poisson variable of this mean to be 0 or 1, which
+    is that of chi-squared with four degrees of freedom to be above twice the mean.
+    """
+    return chi_square_quantile(4, 1 - delta) / 2
+
+
+def mean_at_most(found: Float64, unmet: float) -> float:
     """What a mean is surely below, from some of the numbers.
 
-    The largest that was met, or less if so many others were not as large.
+    The largest that was met, or less where most others were not as large.
     """
     largest = float(found.max())
-    return min(largest, float(found.mean()) + _UNMET * largest / len(found))
+    return min(largest, float(found.mean()) + unmet * largest / len(found))
 
 
 class ComputedRows(NamedTuple):
@@ -183,86 +189,54 @@ class ComputedRows(NamedTuple):
 
     outputs: Array
     squares: Float64  # errors of the mean there, for moved values
-    totals: Array  # of exponentials, the largest being 1
+    normalizers: Array  # logarithms of sums of exponentials
 
 
-def computed_rows(head: AttentionHead, rows: Index, n_threads: int | None) -> ComputedRows:
+def computed_rows(head: Head, rows: Index) -> ComputedRows:
     """Exact outputs of some rows."""
-    sums = _exponentials(head, rows, head.values, head.scale, n_threads)
-    assert sums.totals is not None
-    outputs = sums.out / sums.totals[:, None]
-    moved = (outputs - head.value_centre) * head.value_factor
-    return ComputedRows(outputs, (moved**2).sum(axis=1), sums.totals)
+    sums = head.attended(rows, head.values, head.scale)
+    moved = (sums.out[0] - head.value_centre) * head.moved.value_factor
+    return ComputedRows(sums.out[0], (moved**2).sum(axis=1), sums.log_normalizer[0])
 
 
-def _unevenness(head: AttentionHead, rows: Index, totals: Array, n_threads: int | None) -> Float64:
+def _unevenness(head: Head, rows: Index, normalizers: Array) -> Float64:
     r""":math:`\sum_j (p_{ij} - 1/n)^2` of some rows, from exponentials of twice the scores."""
-    n_keys = len(head.keys)
-    no_values = np.empty((n_keys, 0), head.keys.dtype)
-    sums = _exponentials(head, rows, no_values, 2 * head.scale, n_threads)
-    assert sums.totals is not None
-    squares = sums.totals.astype(np.float64) / totals.astype(np.float64) ** 2
-    return np.maximum(squares - 1 / n_keys, 0.0)
+    no_values = head.values[:, :0]
+    of_squares = head.attended(rows, no_values, 2 * head.scale).log_normalizer[0]
+    squares = np.exp(of_squares.astype(np.float64) - 2 * normalizers.astype(np.float64))
+    return np.asarray(np.maximum(squares - 1 / head.n_keys, 0.0))
 
 
-def _exponentials(
-    head: AttentionHead, rows: Index, x: Array, slope: float, n_threads: int | None
-) -> TileSums:
-    return Compiled(n_threads).tile_product(
-        head.queries[rows],
-        head.keys,
-        x,
-        query_shift=np.zeros(len(rows)),
-        key_shift=np.zeros(len(head.keys)),
-        slope=slope,
-        key_centre=head.key_centre,
-        online=True,
-    )
-
-
-def _some_keys(head: AttentionHead, n_keys: int) -> Array:
+def _some_keys(head: Head, n_keys: int) -> Array:
     return head.keys[:: max(1, len(head.keys) // n_keys)]
 
 
-def _sharpness(head: AttentionHead, n_threads: int | None) -> Float64:
+def sharpness(problem: HeadProblem) -> Float64:
     r""":math:`\sum_j (p_{ij} - 1/n)^2` of every row, as far as it can be had without the row.
 
     If scores were normally distributed, but for the longest keys: of these the highest score.
     """
-    n_keys = len(head.keys)
-    everyone = np.arange(len(head.queries), dtype=np.int32)
-    sample = _some_keys(head, _KEYS_FOR_ORDER)
-    variance = _score_variance(head, everyone, sample, n_threads)
-    lengths = Compiled(n_threads).squared_norms(
-        head.keys,
-        head.key_centre,
-        1.0,
-    )
-    longest = np.argpartition(-lengths, min(_LONGEST_KEYS, n_keys) - 1)[:_LONGEST_KEYS]
+    head, margins = problem.head, problem.policy.mean
+    n_keys = head.n_keys
+    everyone = np.arange(head.n_queries, dtype=np.int32)
+    sample = _some_keys(head, margins.keys_for_order)
+    variance = _score_variance(head, everyone, sample)
+    lengths = head.backend.squared_norms(head.keys, head.moved.key_centre, 1.0)
+    n_longest = min(margins.longest_keys, n_keys)
+    longest = np.argpartition(-lengths, n_longest - 1)[:n_longest]
     moved = head.scale * (head.keys[longest] - sample.mean(axis=0))
     no_centre = np.zeros(head.queries.shape[1])
     with np.errstate(over="ignore"):
         columns = np.ascontiguousarray(moved.T, np.float32)
-    highest = (
-        Compiled(n_threads)
-        .project(
-            head.queries,
-            everyone,
-            no_centre,
-            columns,
-        )
-        .max(axis=1)
-    )
+    highest = head.backend.project(head.queries, everyone, no_centre, columns).max(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         # The mean of exponentials of normally distributed scores is that of half the variance.
         largest = np.minimum(np.exp(highest.astype(np.float64) - variance / 2) / n_keys, 1.0)
-        sharpness = _normal_unevenness(n_keys, variance) + largest**2
-        return np.where(np.isnan(sharpness), np.inf, sharpness)
+        found = _normal_unevenness(n_keys, variance) + largest**2
+        return np.where(np.isnan(found), np.inf, found)
 
 
-def _score_variance(
-    head: AttentionHead, rows: Index32, sample: Array, n_threads: int | None
-) -> Float64:
+def _score_variance(head: Head, rows: Index32, sample: Array) -> Float64:
     """Variance of the scores of some queries over the keys, from some of the keys.
 
     By ``project``: after a matrix product of NumPy, the threads of its BLAS spin for a while on the
@@ -272,22 +246,12 @@ def _score_variance(
     largest = float(np.abs(moved).max())
     points = (moved / (largest if largest > 0 else 1.0)).astype(np.float32)
     dims = np.arange(points.shape[1], dtype=np.int32)
-    columns = np.ascontiguousarray(points.T)
-    covariance = Compiled(n_threads).project(
-        columns,
-        dims,
-        np.zeros(len(points)),
-        points,
-    )
+    columns, project = np.ascontiguousarray(points.T), head.backend.project
+    covariance = project(columns, dims, np.zeros(len(points)), points)
     covariance /= np.float32(max(1, len(points) - 1))
-    images = Compiled(n_threads).project(
-        head.queries,
-        rows,
-        np.zeros(len(dims)),
-        covariance,
-    )
+    images = project(head.queries, rows, np.zeros(len(dims)), covariance)
     with np.errstate(over="ignore", invalid="ignore"):  # huge scores: infinite or not a number
-        queries = head.queries if len(rows) == len(head.queries) else head.queries[rows]
+        queries = head.queries if len(rows) == head.n_queries else head.queries[rows]
         products = np.einsum("ij,ij->i", images, queries.astype(np.float32, copy=False))
         factor = np.square(np.float64(head.scale * largest))
         # What is not a number was too large for one.

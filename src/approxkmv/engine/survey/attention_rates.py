@@ -15,9 +15,7 @@ import numpy as np
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import AttentionBlocks, PilotMoments
 
-# No key is thought to matter less than this share of the average over all blocks.
-_FLOOR_OF_ALL = 1e-3
-_BITS = 19
+_BITS = 19  # of the histogram of moments: see `Compiled.rate_histogram`
 _SMALLEST = 1e-30  # where there is nothing to draw for
 
 
@@ -30,17 +28,19 @@ class Rate(NamedTuple):
 
 
 def solve_rate(
-    blocks: AttentionBlocks, pilot: PilotMoments, target: float, *, n_threads: int | None
+    blocks: AttentionBlocks,
+    pilot: PilotMoments,
+    target: float,
+    floor_share: float,
+    backend: Compiled,
 ) -> Rate:
-    """The smallest rate whose predicted variance is at most ``target``."""
+    """The smallest rate whose predicted variance is at most ``target``.
+
+    No key is thought to matter less than ``floor_share`` of the mean over all blocks and keys.
+    """
     tiny = float(np.finfo(np.float32).tiny)
-    floor = max(tiny, _FLOOR_OF_ALL * float(pilot.means.mean()))
-    pairs, variance = Compiled(n_threads).rate_histogram(
-        blocks,
-        pilot.moment,
-        pilot.guarded,
-        floor,
-    )
+    floor = max(tiny, floor_share * float(pilot.means.mean()))
+    pairs, variance = backend.rate_histogram(blocks, pilot.moment, pilot.guarded, floor)
     used = pairs.nonzero()[0]
     pairs, variance = pairs[used], variance[used]
     middle = ((used.astype(np.uint32) << _BITS) + (1 << (_BITS - 1))).astype(np.uint32)
