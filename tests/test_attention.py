@@ -533,6 +533,29 @@ def test_paper_method_says_when_its_guarantee_is_empty() -> None:
         akmv.attention(q, k, v, method="paper", scale=-1.0)
 
 
+def test_paper_method_is_the_paper_s_attention() -> None:
+    """The same output and counts as the function called alone; its quotients are of products."""
+    from approxkmv.paper.attention import paper_attention
+
+    q, k, v = (a.astype(np.float64) for a in heads(m=30))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        output, info = akmv.attention(q, k, v, method="paper", eps=0.2, rng=3, return_info=True)
+        alone, pairs, numbers = paper_attention(
+            q,
+            k,
+            v,
+            scale=q.shape[1] ** -0.5,
+            eps=0.2,
+            delta=0.05,
+            rng=np.random.default_rng(3),
+        )
+    close(output, alone)
+    assert info.heads[0].pairs == pairs
+    assert info.heads[0].numbers["rows_read"] == numbers["rows_read"] == 30
+    close(output, definition(q, k, v))  # every row of so small a head is computed
+
+
 def test_paper_method_reads_a_few_rows_and_counts_all() -> None:
     """Norms come from 64 rows, at every size; their pairs and those of all products are counted."""
     from approxkmv.paper import approx_kmv, attention_to_gaussian

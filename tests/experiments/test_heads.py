@@ -53,14 +53,14 @@ def test_log_kernel_is_that_of_the_lemma():
 @pytest.mark.parametrize("name", ["c", "c_softmax", "c_causal", "c_causal_softmax"])
 def test_constants_of_a_layer(name):
     layer = random_heads()
-    found = heads._measured_layer(layer)[name]
+    found = heads.measured_layer(layer)[name]
     expected = [brute_c(matrices(head)[name], N) for head in layer]
     np.testing.assert_allclose(found, expected, rtol=2e-5)  # records keep six digits
 
 
 def test_prefixes_and_ratios_of_a_layer():
     layer = random_heads(110)
-    found = heads._measured_layer(layer)
+    found = heads.measured_layer(layer)
     for h, head in enumerate(layer):
         K = matrices(head)["c"]
         prefixes = [brute_c(K[:i, :i], i) for i in range(50, 111)]

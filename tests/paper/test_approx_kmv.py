@@ -10,7 +10,7 @@ from scipy.stats import binom
 from whole import Whole
 
 from approxkmv.datasets import clusters
-from approxkmv.kernel.matrix import gaussian_kernel
+from approxkmv.exact import gaussian_kernel, product
 from approxkmv.paper.approx_kmv import approx_kmv
 from approxkmv.paper.parameters import LEVEL_SETS_EXPONENT, PaperConstants, Parameters
 
@@ -83,6 +83,28 @@ def test_theorem_1_1(n, ratio):
             if name != "zero":
                 assert info.n_large + info.n_tiny + info.n_rest == n
                 assert info.n_capped_rows + info.n_sampled_rows == len(queries)
+
+
+def test_theorem_1_1_with_sampled_rows_on_a_square_case():
+    """4,096 queries and keys, practical constants: over 1,000 rows are sampled, within eps.
+
+    The run of docs/paper_walkthrough.md. The sampled rows have errors, the others rounding; a
+    sampler that gave 0 would lose the light parts, which are 1.5 times the error and more.
+    """
+    queries, keys, bandwidth = clusters(4096, 32, mean_row_sum=2.0, rng=0, dtype=np.float64)
+    x = np.random.default_rng(0).standard_t(3, 4096)
+    y, info = approx_kmv(queries, keys, x, bandwidth=bandwidth, eps=0.3, rng=0, return_info=True)
+    error = np.abs(product(queries, keys, x, bandwidth) - y) / np.linalg.norm(x)
+    assert info.n_sampled_rows == 1167
+    assert (info.n_large, info.n_tiny, info.n_rest, info.n_buckets) == (295, 0, 3801, 95)
+    assert info.n_heavy_pairs == 53_973
+    assert np.linalg.norm(error) <= 0.3
+    off = error > 1e-10
+    assert 1100 < off.sum() <= 1167
+    K = gaussian_kernel(queries[off], keys, bandwidth)
+    x[x**2 * 4096 / (x @ x) >= 4096**0.109] = 0.0
+    light = np.where(info.parameters.threshold > K, K, 0.0) @ x / np.linalg.norm(x)
+    assert np.linalg.norm(light) > 1.5 * np.linalg.norm(error)
 
 
 @pytest.mark.slow

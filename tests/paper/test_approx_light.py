@@ -17,8 +17,8 @@ from approxkmv.paper.density import (
     UniformSampling,
 )
 from approxkmv.paper.density.hashing_based import family_for
-from approxkmv.paper.find_heavy import HeavyPairs, find_heavy
-from approxkmv.paper.parameters import Parameters
+from approxkmv.paper.find_heavy import HeavyPairs, find_heavy, scan_all
+from approxkmv.paper.parameters import PaperConstants, Parameters
 
 BANDWIDTH = 1.0
 
@@ -258,6 +258,7 @@ def test_paper_constants_compute_every_row(case):
 
 
 def test_default_density_is_level_sets_capped_at_exact(case):
+    """Asked for Algorithm 2's bandwidth and error; of the structures only level sets hash."""
     asked = []
 
     def spy(points, **options):
@@ -269,3 +270,21 @@ def test_default_density_is_level_sets_capped_at_exact(case):
     assert asked[0]["bandwidth"] == pytest.approx(BANDWIDTH / np.sqrt(2))
     assert asked[0]["relative_error"] == pytest.approx(8192**-0.218)
     assert isinstance(LevelSets.for_accuracy(case.keys, **asked[0]), ExactDensity)
+    # the default, made to build its structure on few keys and queries
+    few = PaperConstants(tables=1, medians=1, repetitions=1, density_medians=1)
+    small = dataclasses.replace(
+        case, queries=case.queries[:2], keys=case.keys[:64], x=case.x[:64], T=np.arange(64)
+    )
+    whole = approx_light(
+        small.queries,
+        small.keys,
+        small.x,
+        scan_all(small.queries, small.keys, bandwidth=BANDWIDTH, threshold=0.25),
+        small.T,
+        bandwidth=BANDWIDTH,
+        parameters=Parameters.printed(64, 2.0, n_queries=2, constants=few),
+        never_exact=True,
+        rng=np.random.default_rng(0),
+    )
+    assert whole.n_exact_densities == 0
+    assert whole.density_hashes > 0

@@ -76,10 +76,11 @@ def test_render():
 
 
 def test_measured_run():
-    """A real run with the paper's constants: within eps, counted, and capped at exact.
+    """A real run with the paper's constants: within eps, every part counted or bounded.
 
-    Scans stay below the predicted bound at the measured c, hashes equal T tables of 2n points times
-    the functions joined in a label, and the light part is at most the exact product (E15).
+    Hashes are T tables of 2n points times the functions joined in a label; every pair is looked at
+    once by the exact densities and once by the rows computed exactly (E15); scans are below the
+    prediction for the ideal family, and at least every heavy pair once.
     """
     n, eps = 256, 0.5
     counted = measure(n, eps, rng=np.random.default_rng(0))
@@ -87,7 +88,7 @@ def test_measured_run():
     assert counted.error <= eps
     tables = math.ceil(10 * n ** (1 / 3) * math.log(n))
     assert (counted.cost.hash * n**2) % (tables * 2 * n) == 0
-    assert counted.cost.scan > 0
-    assert counted.cost.light <= 1
+    assert 1 / n <= counted.cost.scan <= predicted.scan
+    assert counted.cost.light == counted.cost.density == 1
     assert counted.cost.heavy_x == 0
-    assert counted.cost.total < predicted.total
+    assert predicted.light > 1000  # what E15 saves

@@ -91,7 +91,7 @@ def measured_text(loaded: LoadedModel, body: str) -> Record:
     if n < I_MIN:
         return {"n_tokens": n}
     layers = list(_layers(capture_heads(loaded, tokens)))
-    by_layer = [_measured_layer(heads) for heads in layers]
+    by_layer = [measured_layer(heads) for heads in layers]
     return {"n_tokens": n, "is_causal": layers[0][0].is_causal} | {
         name: [layer[name] for layer in by_layer] for name in by_layer[0]
     }
@@ -102,7 +102,8 @@ def _layers(heads: Iterable[Head]) -> Iterator[list[Head]]:
         yield list(layer)
 
 
-def _measured_layer(heads: list[Head]) -> dict[str, Any]:
+def measured_layer(heads: list[Head]) -> dict[str, Any]:
+    """Every statistic of figures 1 to 4 for the heads of one layer."""
     query = np.stack([head.query for head in heads]).astype(np.float64)
     key = np.stack([head.key for head in heads]).astype(np.float64)
     logs = log_kernel_of_attention(query, key, heads[0].scale)
