@@ -1,15 +1,19 @@
-"""A language model with our attention: error of each layer, change of the output, time.
+"""
+Attention in a language model
+=============================
 
-    python examples/attention_model.py [--model FOLDER_OR_FILE.gguf] [--tokens 2048] [--eps 0.1]
+Error of each layer, change of the output, and time, with our attention in a model.
 
-The model is any causal model of transformers, as a folder or a GGUF file. Without one, a tiny
-random model shows how it works; its layers are too small to sample, so they are exact.
+``python attention_model.py --model FOLDER_OR_FILE.gguf --tokens 2048 --eps 0.1`` takes any causal
+model of transformers. Without one, a tiny random model shows how it works; its layers are too small
+to sample, so they are exact.
 """
 
 import argparse
 import time
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 import transformers
 
@@ -97,4 +101,10 @@ change = float((found - wanted).norm() / wanted.norm())
 print(f"logits changed by {change:.2g} of their length")
 print(f"perplexity        {perplexity(wanted):.3f} with SDPA, {perplexity(found):.3f} with ours")
 print(f"whole model       {torch_time:.3g} s with SDPA, {our_time:.3g} s with ours")
+fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+ax.bar(range(len(layers)), [layer["error"] for layer in layers])
+ax.axhline(args.eps, color="0.6", ls="--", label="allowed")
+ax.set(xlabel="layer", ylabel="error / |V|")
+ax.legend()
+plt.show()
 assert all(layer["error"] <= args.eps for layer in layers)

@@ -1,15 +1,20 @@
-"""Gaussian process regression with GPyTorch, without storing the kernel matrix.
+"""
+Gaussian process regression
+===========================
+
+GPyTorch, without storing the kernel matrix.
 
 Data like kin40k: a smooth function of the 8 joint angles of a robot arm, with noise. Bandwidth,
-scale and noise are learnt on some of the points (--subset), and predictions are from all of them.
-Usage: python gp_regression.py [--n 1000] [--subset 1000] [--steps 10]. With --n 40000 the kernel
-matrix would take 6.4 GB in single precision; it is never stored.
+scale and noise are learnt on some of the points (``--subset``), and predictions are from all of
+them. ``python gp_regression.py --n 40000``: the kernel matrix would take 6.4 GB in single
+precision; it is never stored.
 """
 
 import argparse
 import time
 
 import gpytorch
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
@@ -127,4 +132,9 @@ exact_error = np.sqrt(np.mean((exact - y_test.numpy()) ** 2))
 print(f"error {exact_error:.4f} of the exact process of {len(dense)} of the points")
 if args.n <= N_DENSE:
     np.testing.assert_allclose(mean.numpy(), exact, atol=1e-3)
+fig, ax = plt.subplots(figsize=(5, 4), layout="constrained")
+ax.plot(y_test.numpy(), mean.numpy(), ".", ms=3)
+ax.axline((0, 0), slope=1, color="0.6", ls="--")
+ax.set(xlabel="truth", ylabel="predicted", title=f"{args.n} points, error {error:.3f}")
+plt.show()
 assert error < min(0.5, exact_error + 1e-3)

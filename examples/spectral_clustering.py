@@ -1,14 +1,12 @@
-"""Two moons told apart by the eigenvectors of a kernel matrix that is never stored.
+"""
+Spectral clustering
+===================
 
-Usage: python spectral_clustering.py [FOLDER]    (the picture goes there; default: a temporary one)
+Two moons told apart by the eigenvectors of a kernel matrix that is never stored.
 """
 
-import sys
-import tempfile
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.sparse import diags_array as diags
 from scipy.sparse.linalg import aslinearoperator
 
@@ -38,14 +36,12 @@ label = second_vector(K, akmv.row_sums(points, bandwidth=bandwidth)) > 0
 right = max((label == moon).mean(), (label != moon).mean())
 print(f"{right:.1%} of {n} points are with their moon")
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
-figure = Figure(figsize=(6, 4), layout="constrained")
-ax = figure.subplots()
+fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 ax.scatter(*points.T, c=label, s=4, cmap="coolwarm")
 ax.set(aspect="equal", title=f"bandwidth {bandwidth}: {right:.1%} right")
-figure.savefig(folder / "spectral_clustering.png", dpi=120)
-print("written", folder / "spectral_clustering.png")
+plt.show()
 
+# %%
 # On 600 of the points: the same clusters as from the dense matrix and LAPACK.
 few = points[:600]
 dense = gaussian_kernel(few, few, bandwidth)

@@ -1,14 +1,12 @@
-"""Do two samples have one distribution (MMD)? Do two variables depend on each other (HSIC)?
+"""
+Two samples, two variables
+==========================
 
-Usage: python two_sample_tests.py [FOLDER]    (the picture goes there; default: a temporary one)
+Do two samples have one distribution (MMD)? Do two variables depend on each other (HSIC)?
 """
 
-import sys
-import tempfile
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 
 import approxkmv as akmv
 from approxkmv.exact import gaussian_kernel
@@ -65,17 +63,15 @@ correlation = np.corrcoef(a[:, 0], b[:, 0])[0, 1]
 print(f"HSIC {dependence[0]:.2e}, shuffled {dependence[1:].mean():.2e}: p = {p_dependent:.3f}")
 print(f"(their correlation is {correlation:.3f})")
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
-figure = Figure(figsize=(8, 3), layout="constrained")
-left, right = figure.subplots(1, 2)
+fig, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
 for ax, values, name in ((left, statistic, "MMD²"), (right, dependence, "HSIC")):
     ax.hist(values[1:], bins=30, color="0.7", label="shuffled")
     ax.axvline(values[0], color="C3", label="data")
     ax.set(xlabel=name, yticks=[])
     ax.legend()
-figure.savefig(folder / "two_sample_tests.png", dpi=120)
-print("written", folder / "two_sample_tests.png")
+plt.show()
 
+# %%
 # Against the definitions, on subsets: MMD to rounding, HSIC within the error of its probes.
 few = np.r_[:300, n : n + 300]
 halves = np.repeat([1 / 300, -1 / 300], 300)

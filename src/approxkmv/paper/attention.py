@@ -48,7 +48,7 @@ def paper_attention(
     scale : float
         Of the scores. Positive.
     eps, delta : float
-        Each product has error at most eps |x|, all of them together with probability 1 - delta.
+        Each product has error at most ``eps * |x|``, all of them with probability 1 - delta.
     rng : numpy.random.Generator
     n_threads : int, optional
 
