@@ -19,12 +19,13 @@ from approxkmv._deadline import Deadline
 from approxkmv._warnings import AccuracyWarning, AssumptionWarning
 from approxkmv.engine.products import Answer, exact_product, product
 from approxkmv.engine.report import relative
-from approxkmv.engine.request import Request, Tolerance
+from approxkmv.engine.request import Request, Tolerance, merge_equal
 from approxkmv.info import Plan, ProductInfo
+from approxkmv.kernel.equal_points import Copies
 from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.kernel.rounding import frobenius
 from approxkmv.loops.compiled import Compiled
-from approxkmv.loops.types import Array
+from approxkmv.loops.types import Array, Float64
 
 METHODS = ("auto", "exact", "sampled", "paper")
 
@@ -97,18 +98,19 @@ def matvec(
     bandwidth : float
         :math:`\sigma`.
     eps : float
-        Error allowed, relative to the length of x. 0 asks for the exact product.
+        Error allowed, relative to the length of x. 0 asks for the exact product, of each pair of
+        distinct points once.
     rtol : float or None
         Error allowed relative to the length of the product :math:`Kx` instead, which is what users
         of dense kernels mean; ``eps`` is then not used.
     delta : float
         Probability with which the error may be larger.
     method : {"auto", "exact", "sampled", "paper"}
-        ``"exact"`` computes every pair, in tiles. ``"auto"`` looks at a few rows and samples where
-        that is predicted to be faster, otherwise it computes exactly. ``"sampled"`` does the same
-        and warns where it had to compute exactly. ``"paper"`` runs the algorithm of the paper
-        (:func:`approxkmv.paper.approx_kmv`), which is not faster at any size a computer can hold
-        and is there to be studied.
+        ``"exact"`` computes every pair, in tiles. ``"auto"`` merges equal points, looks at a few
+        rows and samples where that is predicted to be faster, otherwise it computes exactly.
+        ``"sampled"`` does the same and warns where it had to compute exactly. ``"paper"`` runs the
+        algorithm of the paper (:func:`approxkmv.paper.approx_kmv`), which is not faster at any size
+        a computer can hold and is there to be studied.
     max_seconds : float or None
         With ``"auto"`` and ``"sampled"``: time after which the best answer so far is returned, with
         an ``AccuracyWarning`` if it does not meet the error asked for; ``info`` has its estimated
@@ -135,7 +137,9 @@ def matvec(
     Notes
     -----
     Same seed, version and instruction set give the same bits for any number of threads. A row of
-    an exact product does not depend on the other queries. A sampled product draws keys in
+    a product by ``"exact"`` does not depend on the other queries. Where points are merged entries
+    of x of equal keys are added, and rows of equal queries copied, which changes an exact product
+    by rounding only. A sampled product draws keys in
     proportion to the entries of x: it is not linear in x, even with the same seed.
 
     The guarantee of a sampled product rests on an estimate of its variance, made from the drawn
@@ -206,11 +210,14 @@ def row_sums(
     >>> akmv.row_sums([[0.0], [3.0]], [[0.0], [0.0]], bandwidth=1.0).round(4)
     array([2.    , 0.0222])
     """
-    kernel = _prepared(queries, keys, bandwidth, n_threads, check_finite)
-    none = np.empty((len(kernel.keys), 0), kernel.keys.dtype)
-    totals = kernel.product(none, row_sums=True).totals
-    assert totals is not None
-    return totals
+    kernel, of_queries, of_keys = _prepared(queries, keys, bandwidth, n_threads, check_finite)
+    if of_keys is None:
+        none = np.empty((len(kernel.keys), 0), kernel.keys.dtype)
+        totals = kernel.product(none, row_sums=True).totals
+        assert totals is not None
+    else:
+        totals = kernel.product(of_keys.number[:, None].astype(kernel.keys.dtype)).out[:, 0]
+    return totals if of_queries is None else of_queries.copied(totals)
 
 
 def log_row_sums(
@@ -239,16 +246,19 @@ def log_row_sums(
     >>> [round(float(v), 4) for v in akmv.log_row_sums([[0.0], [100.0]], [[0.0]], bandwidth=1.0)]
     [0.0, -5000.0]
     """
-    kernel = _prepared(queries, keys, bandwidth, n_threads, check_finite)
-    log_weights = None
+    kernel, of_queries, of_keys = _prepared(queries, keys, bandwidth, n_threads, check_finite)
+    w: Float64 | None = None if of_keys is None else of_keys.number
     if weights is not None:
-        w = _check.weights(weights, len(kernel.keys))
+        n_keys = len(kernel.keys) if of_keys is None else len(of_keys.place)
+        w = _check.weights(weights, n_keys).astype(np.float64)
         if check_finite:
             _check.finite(w, "weights")
-        with np.errstate(divide="ignore"):
-            log_weights = np.log(w.astype(np.float64))
+        w = w if of_keys is None else of_keys.summed(w[:, None])[:, 0].astype(np.float64)
+    with np.errstate(divide="ignore"):
+        log_weights = None if w is None else np.log(w)
     with np.errstate(over="ignore"):  # below the smallest number of float32: minus infinity
-        return kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
+        sums = kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
+    return sums if of_queries is None else of_queries.copied(sums)
 
 
 def _quiet(check_finite: bool) -> AbstractContextManager[object]:
@@ -262,13 +272,16 @@ def _prepared(
     bandwidth: float,
     n_threads: int | None,
     check_finite: bool,
-) -> KernelMatrix:
+) -> tuple[KernelMatrix, Copies | None, Copies | None]:
+    """The matrix of distinct points, and the copies of queries and keys."""
     q, k = _check.point_pair(queries, keys)
     bandwidth = _check.positive(bandwidth, "bandwidth")
     n_threads = _check.threads(n_threads)
     if check_finite:
         _check_finite(q, k)
-    return prepare(q, k, bandwidth, backend=Compiled(n_threads))
+    merged = merge_equal(q, k)
+    kernel = prepare(merged.queries, merged.keys, bandwidth, backend=Compiled(n_threads))
+    return kernel, merged.of_queries, merged.of_keys
 
 
 def _check_finite(queries: Array, keys: Array) -> None:

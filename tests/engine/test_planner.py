@@ -98,8 +98,7 @@ def test_prediction_is_the_choice() -> None:
         points = clusters(16_384, 64, mean_row_sum=mean_row_sum, rng=0)
         x = np.ones(16_384, np.float32)
         cost = CostModel(search=400.0)
-        problem = problem_of(points, x, cost=cost)
-        prediction = predicted(problem, [0.1])[0.1]
+        prediction = predicted(problem_of(points, x, eps=1.0, cost=cost), [0.1])[0.1]
         assert prediction.chosen == chosen
         assert (prediction.cost < 1) == (chosen != "exact")
         if chosen == "exact":

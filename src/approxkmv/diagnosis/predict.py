@@ -42,6 +42,7 @@ def predict(
     request = Request(
         queries, keys, ones, bandwidth, Tolerance(eps), 0.05, rng, n_threads, deadline or Deadline()
     )
+    request = request.merged
     try:
         found = _predictions(request, tolerances)
     except Refusal as refusal:

@@ -21,6 +21,11 @@ class CostModel:
     # Multiply-adds below which the exact product takes less time than a survey. Products of
     # 32,768 x 32,768 x 32 points take 0.1 s; a factor of 2 either way costs at most 5 ms.
     smallest_work: float = 6e10
+    # Looking for equal points, for each of them: 25 to 50 ns (``find_copies`` of 8,192 to 2^20
+    # points), where a pair of 20 dimensions takes 0.3 ns with AVX-512; and the share of the exact
+    # product that it may take.
+    equal_point: float = 100.0
+    looking_for_equal: float = 0.01
     # What a pair costs beyond its coordinates (exponential, sums), in multiply-adds of coordinates.
     # Within 20 to 28 for 2 to 800 dimensions.
     pair_overhead: float = 24.0
@@ -70,6 +75,10 @@ class CostModel:
     smallest_causal_head: int = 24_000_000
     # A drawn pair of a head: gathered keys and values, sums of squares for the variance.
     drawn_head_pair: float = 1.4
+
+    def worth_merging(self, n_points: int, n_pairs: int) -> bool:
+        """Whether looking for equal ones among these points takes no time to speak of."""
+        return self.equal_point * n_points <= self.looking_for_equal * n_pairs
 
     def worth_a_survey(self, n_queries: int, n_keys: int, n_dims: int) -> bool:
         """Whether the exact product takes longer than finding out about the data."""

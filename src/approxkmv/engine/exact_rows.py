@@ -57,7 +57,8 @@ class _Rows:
         if len(rows) == 0:
             return
         exact = problem.kernel.at_queries(rows).product(problem.x).out
-        self.left_out += unseen_error(self.y[rows], exact, self.variance[rows], self.unseen[rows])
+        drawn, truth = (problem.lengthened(of, rows) for of in (self.y[rows], exact))
+        self.left_out += unseen_error(drawn, truth, self.variance[rows], self.unseen[rows])
         self.least = min(self.least, float(self.variance[rows].min()))
         self.y[rows] = exact
         self.variance[rows] = 0.0
@@ -84,14 +85,17 @@ class ExactRows:
     ) -> Result:
         """Recompute at most ``most_rows``; ``evenly`` says that the draws were evenly spaced."""
         pilot, blocks, delta = self.pilot, self.pilot.query_blocks, self.problem.budget.delta
-        rows = _Rows(sums.out.copy(), np.maximum(sums.variance, 0.0), np.maximum(sums.mass, 0.0))
+        weighed = self.problem.weighed
+        variance, mass = (weighed(np.maximum(of, 0.0)) for of in (sums.variance, sums.mass))
+        rows = _Rows(sums.out.copy(), variance, mass)
         drawn, expected = rows.y[pilot.rows].astype(np.float64), rows.variance[pilot.rows]
         rows.y[pilot.rows] = self.products
         rows.variance[pilot.rows] = 0.0
         self._recompute(rows, missing, most_rows)
         # The error that was made where it can be seen, in rows like those not recomputed.
         usual = pilot.stands_for * (expected < rows.least)
-        checked = float(usual @ np.square(drawn - self.products).sum(axis=1))
+        off = np.square(drawn - self.products).sum(axis=1)
+        checked = float(usual @ weighed(off, pilot.rows))
         evenness = measured_evenness(checked, float(usual @ expected), pilot) if evenly else 1.0
         n_recomputed = len(rows.recomputed)
         n_conspicuous, unexplained = self._look_at_conspicuous(rows)
@@ -137,7 +141,8 @@ class ExactRows:
         x = self.problem.x
         some = conspicuous_rows([rows.y, x] if self.pilot.symmetric else [rows.y], known)
         exact = self.problem.kernel.at_queries(some).product(x).out
-        unexplained = unexplained_error(rows.y[some], exact, rows.variance[some])
+        drawn, truth = (self.problem.lengthened(of, some) for of in (rows.y[some], exact))
+        unexplained = unexplained_error(drawn, truth, rows.variance[some])
         rows.y[some] = exact
         rows.variance[some] = 0.0
         return len(some), unexplained

@@ -154,8 +154,11 @@ class Prediction(NamedTuple):
 
 
 def predicted(problem: Problem, tolerances: Iterable[float]) -> dict[float, Prediction]:
-    """What :func:`approximate` would do for each ``eps``: its survey and candidates, no product."""
-    square = problem.budget.squared_error / problem.eps**2 if problem.eps > 0 else 0.0
+    """What :func:`approximate` would do for each ``eps``: its survey and candidates, no product.
+
+    The error of the problem itself is that of ``eps=1``.
+    """
+    square = problem.budget.squared_error
     found = {}
     for eps in tolerances:
         # No product is longer than this, so that no larger error is ever made.

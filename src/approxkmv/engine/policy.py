@@ -33,6 +33,9 @@ class Choice:
 
     too_many: float = 0.65  # what draws are expected to cost, before the search and after it
     few_coordinates: float = 0.7
+    # Queries with this many times as many equal ones as the others have are computed exactly: pilot
+    # rows, three of each block, would not meet them. At most one query in this many is.
+    many_copies: float = 16.0
     # Where drawing keys would need more than this share of the pairs nothing else helps either.
     nearly_all: float = 0.97
 

@@ -12,7 +12,9 @@ from approxkmv._lazy import lazy_property
 from approxkmv.engine.cost import CostModel
 from approxkmv.engine.policy import Policy
 from approxkmv.kernel.matrix import KernelMatrix
-from approxkmv.loops.types import Array
+from approxkmv.loops.types import Array, Float64, Index
+
+_ALL = slice(None)
 
 
 class Limit:
@@ -60,6 +62,26 @@ class Problem:
     rng: np.random.Generator
     cost: CostModel = field(default_factory=CostModel)
     policy: Policy = field(default_factory=Policy)
+    # How often the squared error of each row of the answer counts; None: once.
+    row_weights: Float64 | None = None
+
+    def weighed(self, squares: Float64, rows: Index | slice = _ALL) -> Float64:
+        """Squares of some rows, each as often as its row counts."""
+        if self.row_weights is None:
+            return squares
+        weights = self.row_weights[rows]
+        return np.asarray(squares * (weights[:, None] if squares.ndim == 2 else weights))
+
+    def lengthened(self, values: Array, rows: Index | slice = _ALL) -> Array:
+        """Some rows of a product times the roots of their weights: squares are weighed then."""
+        if self.row_weights is None:
+            return values
+        return np.asarray(values * np.sqrt(self.row_weights[rows])[:, None])
+
+    @property
+    def mean_weight(self) -> float:
+        """How often the squared error of a row counts on average."""
+        return 1.0 if self.row_weights is None else float(self.row_weights.mean())
 
     @lazy_property
     def row_norms(self) -> Array:
@@ -88,8 +110,8 @@ class Problem:
 
     @lazy_property
     def eps(self) -> float:
-        """The error that may be made, relative to the length of x."""
-        square = float(np.square(self.row_norms, dtype=np.float64).sum())
+        """The error that may be made, relative to the length of x, in rows of mean weight."""
+        square = float(np.square(self.row_norms, dtype=np.float64).sum()) * self.mean_weight
         return math.sqrt(self.budget.squared_error / square) if square > 0 else 0.0
 
 

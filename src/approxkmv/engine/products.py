@@ -15,12 +15,12 @@ from approxkmv.engine.progress import Progress
 from approxkmv.engine.report import exact_info, sampled_info
 from approxkmv.engine.request import Request, Scaled
 from approxkmv.engine.result import Result
-from approxkmv.engine.schemes.in_time import KEPT, Probe, answer_in_time, probe
+from approxkmv.engine.schemes.in_time import KEPT, answer_in_time, probe
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import ProductInfo
 from approxkmv.kernel.rounding import frobenius
 from approxkmv.kernel.scaling import scaled_columns, unscaled
-from approxkmv.loops.types import Array, Index
+from approxkmv.loops.types import Array, Float64, Index
 
 _LARGEST_ERROR = 1e150  # whose square is finite; more is nothing to ask for
 # Rows from which the length of the product is first guessed, and how much of it is relied upon.
@@ -43,6 +43,7 @@ class Answer(NamedTuple):
 def product(request: Request) -> Answer:
     """The product within the error asked for, in the fastest way known."""
     trace = Trace()
+    request = _merged(request, trace)
     try:
         if request.needs_a_clock:
             return _in_time(request, trace)
@@ -61,13 +62,23 @@ def exact_product(
     trace = trace or Trace()
     kernel = request.kernel
     columns, exponents = scaled_columns(request.x, request.keys.dtype)
+    columns = request.summed(columns)
     trace.lap("prepare")
     kernel = kernel.checked(deadline.check) if deadline else kernel
     sums = kernel.product(columns, row_sums=request.report)
-    y = unscaled(sums.out, exponents, request.x)
+    y = request.copied(unscaled(sums.out, exponents, request.x))
     trace.lap("product")
     exponent = int(exponents.max()) if exponents.size else 0
     return Answer(y, exact_info(request, trace, reason, y, sums, exponent))
+
+
+def _merged(request: Request, trace: Trace) -> Request:
+    """The product of distinct points, where that is less work."""
+    merged = request.merged
+    if merged is not request:
+        trace.note(distinct_queries=len(merged.queries), distinct_keys=len(merged.keys))
+        trace.lap("equal points")
+    return merged
 
 
 def _sampled(request: Request, trace: Trace) -> Answer:
@@ -84,14 +95,14 @@ def _sampled(request: Request, trace: Trace) -> Answer:
     attempt = _Attempt(request, scaled, request.rng, Limit(), trace, Progress())
     result = attempt.within_tolerance(length)
     info = sampled_info(request, scaled, result, attempt.limit, trace)
-    return Answer(unscaled(result.y, scaled.exponent, request.x), info)
+    return Answer(request.copied(unscaled(result.y, scaled.exponent, request.x)), info)
 
 
 def _length(request: Request, scaled: Scaled, trace: Trace) -> float:
     """Length of the product over that of x, from a few rows."""
-    n_queries = len(request.queries)
+    n_queries = request.n_queries
     n_rows = min(n_queries, _ROWS_FOR_LENGTH)
-    some = request.rng.choice(n_queries, n_rows, replace=False)
+    some = request.some_rows(n_rows)
     of_rows = frobenius(scaled.kernel.at_queries(some).product(scaled.columns).out)
     trace.pairs += n_rows * len(request.keys)
     trace.lap("length")
@@ -120,7 +131,7 @@ class _Attempt:
                 raise Refusal("the product may be zero")
             result = self.within(eps)
             # Now the length of the product is known as well as the product.
-            tolerated = rtol * frobenius(result.y) / self.scaled.x_norm / (1 + rtol)
+            tolerated = rtol * self.request.length(result.y) / self.scaled.x_norm / (1 + rtol)
             if math.sqrt(result.upper) <= tolerated * self.scaled.x_norm:
                 return result
             eps = _AGAIN * tolerated
@@ -130,7 +141,8 @@ class _Attempt:
         """The product with an error of at most eps |x|.
 
         A row of x longer than that is never left to chance: the values of its key could differ from
-        those of a tile of keys on average. There are at most 1 / eps^2 of them.
+        those of a tile of keys on average. There are at most 1 / eps^2 of them. Nor are queries
+        with many more equal ones than others.
         """
         x_norm, kernel, columns = self.scaled.x_norm, self.scaled.kernel, self.scaled.columns
         lengths = np.linalg.norm(columns.astype(np.float64), axis=1)
@@ -141,12 +153,14 @@ class _Attempt:
         left = frobenius(lengths)
         if left == 0:
             raise Refusal("x is zero, or has only entries larger than the error allowed")
-        if not self.limit.allows(_FOR_LARGE * len(kernel.queries) * len(large)):
+        often, weights = self._often()
+        exact = len(kernel.queries) * len(large) + len(often) * len(kernel.keys)
+        if not self.limit.allows(_FOR_LARGE * exact):
             raise OutOfTime
         # No product is longer than this, so that no larger error is ever made.
-        most = math.sqrt(self.request.n_pairs)
+        most = math.sqrt(self.request.pairs_asked)
         error = min(eps * x_norm / left, most) * frobenius(row_norms(rest))
-        scaled = replace(self.scaled, columns=rest)
+        scaled = replace(self.scaled, columns=rest, row_weights=weights)
         problem = scaled.problem(self.request, self.rng, error, self.limit)
         answers = []
         try:
@@ -154,16 +168,30 @@ class _Attempt:
         finally:
             if self.progress.best is not None and self.progress.best not in answers:
                 answers.append(self.progress.best)
-            self._add_large(large, answers)
+            self._add_exact(large, often, answers)
         return answers[0]
 
-    def _add_large(self, large: Index, answers: list[Result]) -> None:
+    def _often(self) -> tuple[Index, Float64 | None]:
+        """Queries with very many equal ones, and how often the errors of all others count."""
+        weights = self.scaled.row_weights
+        if weights is None:
+            return np.empty(0, np.int64), None
+        often = weights > self.request.policy.choice.many_copies * weights.mean()
+        return np.flatnonzero(often), np.where(often, 0.0, weights)
+
+    def _add_exact(self, large: Index, often: Index, answers: list[Result]) -> None:
+        """The part of large entries of x, and the rows of queries with very many equal ones."""
+        kernel, columns = self.scaled.kernel.checked(None), self.scaled.columns
         if len(large) and answers:
-            kernel, columns = self.scaled.kernel.checked(None), self.scaled.columns
             part = kernel.at_keys(large).product(columns[large]).out
             for answer in answers:
                 answer.y[:] += part
             self.trace.pairs += len(kernel.queries) * len(large)
+        if len(often) and answers:
+            rows = kernel.at_queries(often).product(columns).out
+            for answer in answers:
+                answer.y[often] = rows
+            self.trace.pairs += len(often) * len(kernel.keys)
 
 
 def _in_time(request: Request, trace: Trace) -> Answer:
@@ -174,7 +202,7 @@ def _in_time(request: Request, trace: Trace) -> Answer:
     (own,) = request.rng.spawn(1)
     checks = probe(scaled.problem(request, own, 0.0, limit))
     trace.pairs += len(checks.rows) * len(request.keys)
-    length = _length_seen(request, scaled, checks)
+    length = checks.length / (scaled.x_norm or 1.0)
     earlier = Limit(request.deadline.keeping(KEPT * request.deadline.max_seconds))
     earlier.rate = limit.rate
     progress = Progress()
@@ -192,7 +220,7 @@ def _in_time(request: Request, trace: Trace) -> Answer:
     result = answer_in_time(problem, checks, progress, trace)
     trace.lap("draw")
     info = sampled_info(request, scaled, result, limit, trace)
-    y = unscaled(result.y, scaled.exponent, request.x)
+    y = request.copied(unscaled(result.y, scaled.exponent, request.x))
     return Answer(y, info, too_late=result.worst > problem.budget.squared_error)
 
 
@@ -211,10 +239,5 @@ def _patiently(attempt: _Attempt, length: float) -> Answer:
             raise OutOfTime from None
         return exact_product(request, trace, refusal.reason, limit.deadline)
     info = sampled_info(request, attempt.scaled, result, limit, trace)
-    return Answer(unscaled(result.y, attempt.scaled.exponent, request.x), info)
-
-
-def _length_seen(request: Request, scaled: Scaled, checks: Probe) -> float:
-    """Length of the product over that of x, from the rows computed exactly."""
-    n_rows = max(len(checks.rows), 1)
-    return checks.length * math.sqrt(len(request.queries) / n_rows) / (scaled.x_norm or 1.0)
+    y = request.copied(unscaled(result.y, attempt.scaled.exponent, request.x))
+    return Answer(y, info)

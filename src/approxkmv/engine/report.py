@@ -42,20 +42,25 @@ def exact_info(
     """The report of an exact product; ``exponent`` scales x to at most 1."""
     kernel = request.kernel
     plan = Plan("exact", reason, kernel_numbers(kernel) | trace.numbers)
-    pairs = trace.pairs + request.n_pairs
+    pairs, asked = trace.pairs + request.n_pairs, request.pairs_asked
     if not request.report:
-        return ProductInfo(
-            "exact", plan, None, None, 1.0, pairs, request.n_pairs, trace.seconds, None
-        )
+        return ProductInfo("exact", plan, None, None, 1.0, pairs, asked, trace.seconds, None)
     # In double precision and scaled by a power of two: no norm overflows or underflows.
     unit_x, unit_y = (
         np.ldexp(a[:, None] if a.ndim == 1 else a, -exponent, dtype=np.float64)
         for a in (request.x, y)
     )
     x_norm = frobenius(unit_x)
-    error = measured_error(kernel, unit_x, unit_y, request.rng)
+    error = measured_error(
+        kernel, request.summed(unit_x), unit_y, request.rng, copies=request.query_copies
+    )
     assert sums.totals is not None
-    bound = rounding_bound(kernel, float(sums.totals.sum(dtype=np.float64)))
+    bound = rounding_bound(
+        kernel,
+        _kernel_sum(request, sums.totals),
+        n_pairs=asked,
+        most_equal=_most_equal(request),
+    )
     trace.lap("report")
     return ProductInfo(
         "exact",
@@ -64,7 +69,7 @@ def exact_info(
         error_bound=bound,
         confidence=1.0,
         pairs=pairs,
-        pairs_exact=request.n_pairs,
+        pairs_exact=asked,
         seconds=trace.seconds,
         product_norm=relative(frobenius(unit_y), x_norm),
     )
@@ -80,7 +85,7 @@ def sampled_info(
     trace.note(
         error_upper_limit=math.sqrt(result.upper) / x_norm,
         error_on_pilot_rows=math.sqrt(result.checked) / x_norm,
-        share_of_pairs=trace.pairs / request.n_pairs,
+        share_of_pairs=trace.pairs / request.pairs_asked,
     )
     numbers = kernel_numbers(scaled.kernel) | trace.numbers
     # Markov's inequality for the squared error, whose mean is estimated from above.
@@ -92,9 +97,9 @@ def sampled_info(
         error_bound=bound / x_norm,
         confidence=1 - request.delta,
         pairs=trace.pairs,
-        pairs_exact=request.n_pairs,
+        pairs_exact=request.pairs_asked,
         seconds=trace.seconds,
-        product_norm=frobenius(result.y) / x_norm,
+        product_norm=request.length(result.y) / x_norm,
     )
 
 
@@ -103,7 +108,26 @@ def _rounding(request: Request, scaled: Scaled, result: Result, limit: Limit) ->
     n_rows = min(CHECKED_ROWS, len(result.exact_rows))
     in_time = limit.allows(request.cost.double_pair * n_rows * len(request.keys))
     rows = result.exact_rows if in_time else result.exact_rows[:0]
-    return measured_rounding(scaled.kernel.checked(None), scaled.columns, result.y, rows)
+    return measured_rounding(
+        scaled.kernel.checked(None), scaled.columns, result.y, rows, copies=request.query_copies
+    )
+
+
+def _kernel_sum(request: Request, totals: Array) -> float:
+    """Sum of the entries of the matrix of all points, or more than that.
+
+    With w equal queries and c equal keys, w c is at most half the sum of their squares.
+    """
+    sums, of_queries = totals.astype(np.float64), request.query_copies
+    if of_queries is not None and request.queries is request.keys:
+        return float(np.square(of_queries.number) @ sums)
+    weights = np.ones(len(sums)) if of_queries is None else of_queries.number
+    return float(weights @ sums) * _most_equal(request)
+
+
+def _most_equal(request: Request) -> float:
+    """The largest number of equal keys."""
+    return 1.0 if request.key_copies is None else float(request.key_copies.number.max())
 
 
 def relative(length: float, to: float) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._heads import Heads
+from approxkmv.kernel.equal_points import Copies
 from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.loops.types import Array, Index
 
@@ -15,14 +16,22 @@ CHECKED_ROWS = 16
 _KEYS_AT_ONCE = 16384
 
 
-def rounding_bound(kernel: KernelMatrix, kernel_sum: float) -> float:
+def rounding_bound(
+    kernel: KernelMatrix,
+    kernel_sum: float,
+    *,
+    n_pairs: int | None = None,
+    most_equal: float = 1.0,
+) -> float:
     r"""Bound of :math:`\|Kx - y\|_2 / \|x\|_2` for a computed exact product, from IEEE arithmetic.
 
     Every computed entry is :math:`K_{ij}(1+\delta_{ij})` with :math:`|\delta_{ij}| \le \delta`, and
     sums of n terms add a relative error :math:`\gamma` counted in ``additions``. Then the error of
     row i is at most :math:`(\delta+\gamma)\sum_j K_{ij}|x_j|`, which is at most
     :math:`(\delta+\gamma)\sqrt{\sum_j K_{ij}}\,\|x\|` because :math:`K_{ij}^2 \le K_{ij}`; over all
-    rows that gives the square root of the sum of the entries.
+    rows that gives the square root of the sum of the entries. Where equal points were merged
+    the sum and ``n_pairs`` are those of all points, and of the keys at most ``most_equal`` are
+    equal, whose entries of x are added first.
     """
     unit = float(np.finfo(kernel.keys.dtype).eps) / 2
     n_dims = kernel.keys.shape[1]
@@ -40,35 +49,65 @@ def rounding_bound(kernel: KernelMatrix, kernel_sum: float) -> float:
     # Within a panel of keys, then one per panel; a panel holds at least this many keys.
     panel = max(8, min(256, 2**16 // (kernel.keys.itemsize * max(n_dims, 1))))
     additions = 256 + len(kernel.keys) / panel
+    if most_equal > 1:  # added in double precision, and rounded once
+        additions += 1 + most_equal
     # Entries below the normal numbers are computed as 0.
     lost = float(np.finfo(kernel.keys.dtype).smallest_normal)
-    lost *= math.sqrt(len(kernel.queries) * len(kernel.keys))
+    lost *= math.sqrt(n_pairs or len(kernel.queries) * len(kernel.keys))
     return float((entry_error + additions * unit) * math.sqrt(kernel_sum)) + lost
 
 
-def measured_error(kernel: KernelMatrix, x: Array, y: Array, rng: np.random.Generator) -> float:
-    r"""Estimate of :math:`\|Kx - y\|_F` from random rows computed again in double precision."""
-    n_queries = len(kernel.queries)
+def measured_error(
+    kernel: KernelMatrix,
+    x: Array,
+    y: Array,
+    rng: np.random.Generator,
+    *,
+    copies: Copies | None = None,
+) -> float:
+    r"""Estimate of :math:`\|Kx - y\|_F` from random rows computed again in double precision.
+
+    With ``copies`` y has the rows of all queries, and the kernel those of the distinct ones.
+    """
+    n_queries = len(y)
     if n_queries == 0 or x.size == 0:
         return 0.0
     rows = np.sort(rng.choice(n_queries, min(CHECKED_ROWS, n_queries), replace=False))
-    return _error_of_rows(kernel, x, y, rows)
+    length = math.sqrt(n_queries / len(rows)) * _error_of_rows(
+        kernel, x, y[rows], rows if copies is None else copies.place[rows]
+    )
+    return math.hypot(length, _stored(kernel, frobenius(y)))
 
 
-def measured_rounding(kernel: KernelMatrix, x: Array, y: Array, exact_rows: Index) -> float:
+def measured_rounding(
+    kernel: KernelMatrix, x: Array, y: Array, exact_rows: Index, *, copies: Copies | None = None
+) -> float:
     r"""Estimate of what rounding adds to :math:`\|Kx - y\|_F` of a sampled product.
 
     From some of the rows that were computed exactly, and the type that found pairs are kept in.
+    With ``copies`` y has the rows of distinct queries, and their errors count for all.
     """
     rows = exact_rows[:: max(1, len(exact_rows) // CHECKED_ROWS)][:CHECKED_ROWS]
-    seen = _error_of_rows(kernel, x, y, rows) if len(rows) else 0.0
+    number = np.ones(len(y)) if copies is None else copies.number
+    y_norm = frobenius(y * np.sqrt(number)[:, None])
+    seen = 0.0
+    if len(rows):
+        of_rows = _error_of_rows(kernel, x, y[rows], rows)
+        seen = math.hypot(
+            math.sqrt(float(number.sum()) / len(rows)) * of_rows, _stored(kernel, y_norm)
+        )
     # The other rows have values of found pairs, which are kept in float32.
     kept = 0.5 * float(np.finfo(np.float32).eps)
-    return math.hypot(seen, kept * frobenius(y), kept * frobenius(x))
+    return math.hypot(seen, kept * y_norm, kept * frobenius(x))
+
+
+def _stored(kernel: KernelMatrix, y_norm: float) -> float:
+    """Storing y rounds each of its entries, though a few rows may agree to the bit."""
+    return 0.5 * float(np.finfo(kernel.keys.dtype).eps) * y_norm
 
 
 def _error_of_rows(kernel: KernelMatrix, x: Array, y: Array, rows: Index) -> float:
-    """Length of the error of all rows, from that of some of them."""
+    """Length of the error of some rows."""
     queries = kernel.queries[rows].astype(np.float64)
     exact = np.zeros((len(rows), x.shape[1]))
     for first in range(0, len(kernel.keys), _KEYS_AT_ONCE):
@@ -78,10 +117,7 @@ def _error_of_rows(kernel: KernelMatrix, x: Array, y: Array, rows: Index) -> flo
             queries, keys, kernel.bandwidth, differences=True, backend=kernel.backend.checked(None)
         )
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
-    # A few rows may agree to the bit: storing y rounds each of its entries.
-    stored = 0.5 * float(np.finfo(kernel.keys.dtype).eps) * frobenius(y)
-    seen = math.sqrt(len(kernel.queries) / len(rows)) * frobenius(y[rows] - exact)
-    return math.hypot(stored, seen)
+    return frobenius(y - exact)
 
 
 def attention_bound(heads: Heads, head: int, scale: float) -> float:

@@ -268,7 +268,8 @@ def test_overlooked_pairs_are_counted() -> None:
     surrogate = surrogate_of(data)
     pilot = pilot_of(surrogate, x)
     draws = PairDraws(np.abs(x)[surrogate.order.key_order], -20.0, 1e-9, 0.0, 1, 1)
-    missing = reduced.overlooked(pilot, surrogate, draws, x[:, None], np.abs(x))
+    problem = problem_of(surrogate.kernel, x)
+    missing = reduced.overlooked(problem, pilot, surrogate, draws)
     apart = pilot.apart & (surrogate.dims_of[pilot.rows[pilot.near_row]] > 0)
     cheap = surrogate.at(pilot.rows[pilot.near_row[apart]], pilot.near_col[apart])
     values = (np.sqrt(pilot.near_square[apart]) - cheap) * x[pilot.near_col[apart]]
@@ -276,7 +277,7 @@ def test_overlooked_pairs_are_counted() -> None:
     assert missing.expected == pytest.approx(pilot.stands_for @ by_row**2, rel=1e-5)
     one = pilot.stands_for.mean() * (values**2).max()
     assert missing.at_most == pytest.approx(missing.expected + one, rel=1e-5)
-    few = reduced.overlooked(pilot, surrogate, draws._replace(rate=1e30), x[:, None], np.abs(x))
+    few = reduced.overlooked(problem, pilot, surrogate, draws._replace(rate=1e30))
     assert few.expected < 0.01 * missing.expected
     assert few.at_most < 0.01 * missing.at_most
 

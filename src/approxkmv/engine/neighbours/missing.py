@@ -53,14 +53,16 @@ def check_missing(
     if polynomial is not None:
         left = polynomial.left_of(problem.kernel.geometry, block, tile, (rows, cols, values))
         near_square = polynomial.near_square
+    near_square = problem.weighed(near_square, pilot.rows[pilot.near_row])
     seldom = rate[block, tile] * row_norms[cols] < _SELDOM
     lacking = row_squares(rows[seldom], left[seldom], problem.x[cols[seldom]], n_queries)
+    lacking = problem.weighed(lacking)
     p = _share_shown(search)
     factor = one_in * (1 - p) / p
     share = _drawn_seldom(search, row_norms, rate)
     one_pair = share * factor * pilot.square_of_a_pair(row_norms, near_square)
     expected = factor * float(lacking.sum()) + 0.5 * one_pair
-    below = share * pilot.unseen_below(row_norms)
+    below = share * problem.mean_weight * pilot.unseen_below(row_norms)
     return Missing(expected, expected + 0.5 * one_pair + below)
 
 

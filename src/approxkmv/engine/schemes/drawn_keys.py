@@ -147,7 +147,8 @@ class DrawnKeys:
 
     def calibrated(self, seen: Sums, blocks: Index, factor: float) -> float:
         """The factor for all other blocks, after the variance of these was seen."""
-        variance = usual_variance(seen.variance, self.survey.query_blocks, blocks)
+        variance = self.problem.weighed(seen.variance)
+        variance = usual_variance(variance, self.survey.query_blocks, blocks)
         needed = calibration_factor(self.near, self.margins, variance, blocks, factor)
         return max(self.least_factor, needed)
 

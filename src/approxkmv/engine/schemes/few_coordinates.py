@@ -216,7 +216,7 @@ class _Trials:
         keys = surrogate.order.key_order
         least = min(0.5, _BLIND_DRAWS / n_keys)
         self.draws = PairDraws(row_norms[keys], 0.0, 0.0, least, seed, 0)
-        self.near = _near_pairs(surrogate, pilot, row_norms)
+        self.near = _near_pairs(problem, surrogate, pilot)
         cost = problem.cost
         coordinates = np.where(
             surrogate.dims_of > 0,
@@ -247,7 +247,8 @@ class _Trials:
         too_small, enough, n_enough = 0.0, math.inf, math.inf
         for stream in range(_MOST_TRIALS):
             trial = self.product(self.pilot.rows, rate, stream)
-            shown = float(self.pilot.stands_for @ trial.variance)
+            variances = self.problem.weighed(trial.variance, self.pilot.rows)
+            shown = float(self.pilot.stands_for @ variances)
             variance = max(self.near.variance(rate), shown)
             n_drawn = float(self.pilot.stands_for @ trial.n_drawn)
             if variance <= self.target:
@@ -287,14 +288,16 @@ def make_reduction(
     return Reduction(surrogate, draws, settled[1], cost)
 
 
-def _near_pairs(surrogate: Surrogate, pilot: Pilot, row_norms: Array) -> _Near:
+def _near_pairs(problem: Problem, surrogate: Surrogate, pilot: Pilot) -> _Near:
     """Near pairs of the pilot rows; of queries computed exactly nothing is drawn."""
+    row_norms = problem.row_norms
     drawn = surrogate.dims_of[pilot.rows[pilot.near_row]] > 0
     apart = np.flatnonzero(pilot.apart & drawn)
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
     values = surrogate.at(pilot.rows[rows], cols)
     squares = np.square((np.sqrt(pilot.near_square[apart]) - values) * row_norms[cols])
-    return _Near(values * row_norms[cols], squares * pilot.stands_for[rows])
+    squares = problem.weighed(squares, pilot.rows[rows]) * pilot.stands_for[rows]
+    return _Near(values * row_norms[cols], squares)
 
 
 class FewCoordinates:
@@ -359,7 +362,7 @@ class FewCoordinates:
         draws = self._draws(float(drawn.factor[0]), 0)
         result = self.rows.result(
             drawn.sums,
-            overlooked(self.rows.pilot, surrogate, draws, problem.x, problem.row_norms),
+            overlooked(problem, self.rows.pilot, surrogate, draws),
             pairs=pairs + int(drawn.sums.n_drawn.sum()),
             most_rows=math.ceil(self.margins.recomputed_rows * problem.n_queries),
             evenly=False,
@@ -387,15 +390,13 @@ def through_few_coordinates(
     return refine(FewCoordinates(problem, reduction, rows, progress), trace)
 
 
-def overlooked(
-    pilot: Pilot, surrogate: Surrogate, draws: PairDraws, x: Array, row_norms: Array
-) -> Missing:
+def overlooked(problem: Problem, pilot: Pilot, surrogate: Surrogate, draws: PairDraws) -> Missing:
     """Squared error of leaving out near pairs that are hardly ever drawn, told by pilot rows.
 
     To have met none does not mean there is none: the limit reckons with one more, like the pair
     that came closest to being overlooked.
     """
-    apart = np.flatnonzero(pilot.apart)
+    apart, row_norms = np.flatnonzero(pilot.apart), problem.row_norms
     rows, cols = pilot.near_row[apart], pilot.near_col[apart]
     cheap = surrogate.at(pilot.rows[rows], cols)
     chance = np.maximum(row_norms[cols] * draws.rate * cheap, draws.least)
@@ -403,9 +404,10 @@ def overlooked(
     chance[surrogate.dims_of[pilot.rows[rows]] == 0] = 1.0
     difference = np.sqrt(pilot.near_square[apart]) - cheap
     hardly = chance < _HARDLY_EVER
-    lacking = row_squares(rows[hardly], difference[hardly], x[cols[hardly]], len(pilot.rows))
-    met = float(pilot.stands_for @ lacking)
-    squares = np.square(difference * row_norms[cols])
+    x = problem.x[cols[hardly]]
+    lacking = row_squares(rows[hardly], difference[hardly], x, len(pilot.rows))
+    met = float(pilot.stands_for @ problem.weighed(lacking, pilot.rows))
+    squares = problem.weighed(np.square(difference * row_norms[cols]), pilot.rows[rows])
     closest = float((squares * _HARDLY_EVER / np.maximum(chance, _HARDLY_EVER)).max(initial=0.0))
     return Missing(met, met + float(pilot.stands_for.mean()) * closest)
 

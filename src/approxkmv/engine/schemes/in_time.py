@@ -24,6 +24,7 @@ from approxkmv.engine.statistics import spread, sums_by_block
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.engine.survey.survey import Survey, orders
 from approxkmv.engine.trace import Trace
+from approxkmv.kernel.rounding import frobenius
 from approxkmv.loops.types import (
     Array,
     DrawPlan,
@@ -57,11 +58,7 @@ class Probe(NamedTuple):
 
     rows: Index
     products: Array
-
-    @property
-    def length(self) -> float:
-        """Frobenius norm of their product."""
-        return float(np.linalg.norm(self.products.astype(np.float64)))
+    length: float  # of the product of all rows, from that of these
 
 
 def probe(problem: Problem) -> Probe:
@@ -74,7 +71,8 @@ def probe(problem: Problem) -> Probe:
     start = limit.deadline.now()
     products = problem.kernel.at_queries(rows).product(problem.x).out
     limit.learn(n_rows * problem.n_keys, limit.deadline.now() - start)
-    return Probe(rows, products)
+    of_rows = frobenius(problem.lengthened(products, rows))
+    return Probe(rows, products, of_rows * math.sqrt(problem.n_queries / max(n_rows, 1)))
 
 
 class _Known(NamedTuple):
@@ -227,11 +225,13 @@ def _judged(rounds: _Rounds, checks: Probe) -> Result:
     """The product and its error: what the draws show, or the exact rows if they show more."""
     assert rounds.draws is not None
     sums, blocks = rounds.draws.sums, rounds.known.query_blocks
-    variance = np.maximum(sums.variance, 0.0)
+    problem = rounds.problem
+    variance = problem.weighed(np.maximum(sums.variance, 0.0))
     kept = float(variance.sum())
     by_block = sums_by_block(variance, blocks.block_of, len(blocks.sizes))
-    above = spread(by_block, rounds.problem.budget.delta)
+    above = spread(by_block, problem.budget.delta)
     off = sums.out[checks.rows].astype(np.float64) - checks.products
+    off = problem.lengthened(off, checks.rows)
     checked = len(sums.out) / len(checks.rows) * float(np.square(off).sum())
     y = sums.out.copy()
     y[checks.rows] = checks.products

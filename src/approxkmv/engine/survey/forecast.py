@@ -45,14 +45,19 @@ class Forecaster:
     def __init__(self, problem: Problem, pilot: Pilot, target: float) -> None:
         self.pilot, self.target = pilot, target
         self.query_blocks, self.key_tiles = pilot.query_blocks, pilot.key_tiles
-        self.drawn_pair = problem.cost.drawn_pair
+        self.problem, self.drawn_pair = problem, problem.cost.drawn_pair
         size, x = problem.row_norms, problem.x
         self.entries = Entries(size, self.key_tiles)
-        self.light = pilot.per_pair(pilot.light)
+        self._take(pilot.light, pilot.near_square)
         self.size = size[pilot.near_col].astype(np.float64)
         self.weight = pilot.stands_for[pilot.near_row]
         self.near_x = x[pilot.near_col].astype(np.float64)
-        self.near_square = pilot.near_square
+
+    def _take(self, light: Float64, near_square: Float64) -> None:
+        """Squares of the pilot's pairs, weighed with their rows."""
+        pilot, weighed = self.pilot, self.problem.weighed
+        self.light = pilot.per_pair(weighed(light, pilot.rows))
+        self.near_square = weighed(near_square, pilot.rows[pilot.near_row])
 
     @property
     def mass(self) -> Float64:
@@ -62,7 +67,7 @@ class Forecaster:
     def without(self, light: Float64, near_square: Float64) -> Forecaster:
         """The same where draws have to do with these squares of the pilot's pairs only."""
         other = copy(self)
-        other.light, other.near_square = self.pilot.per_pair(light), near_square
+        other._take(light, near_square)
         return other
 
     def all_known(self) -> Forecast:
