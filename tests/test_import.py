@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import pytest
 
 import approxkmv as akmv
 
-PUBLIC = [
+PUBLIC = {
     "AccuracyWarning",
     "AssumptionWarning",
+    "AttentionInfo",
+    "Diagnosis",
     "GaussianKernel",
     "Plan",
     "ProductInfo",
+    "SolveInfo",
     "__version__",
+    "attention",
     "datasets",
+    "diagnose",
     "log_row_sums",
     "matvec",
     "paper",
     "row_sums",
+    "sklearn",
+    "solve",
     "spectrum",
-]
+}
 
 
-def test_public_names_exist() -> None:
+def test_public_names() -> None:
+    """These and no others: what is listed is there, and what is there under a plain name is listed
+    or one of our own modules that something has imported."""
+    assert set(dir(akmv)) == PUBLIC
+    assert {*akmv.__all__, "__version__"} == PUBLIC
     for name in PUBLIC:
-        assert hasattr(akmv, name), name
+        assert getattr(akmv, name) is not None
+    others = {name for name in vars(akmv) if not name.startswith("_")} - PUBLIC
+    assert all(inspect.ismodule(getattr(akmv, name)) for name in others - {"TYPE_CHECKING"})
+
+
+def test_public_warnings() -> None:
     assert issubclass(akmv.AccuracyWarning, UserWarning)
     assert issubclass(akmv.AssumptionWarning, UserWarning)
 

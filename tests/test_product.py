@@ -460,11 +460,3 @@ def test_the_seed_of_the_report_changes_no_bit_of_the_product() -> None:
         akmv.matvec(p, p, x, bandwidth=1.0, rng=generator, return_info=True)[1].error_estimate
         == answers[0][1].error_estimate
     )
-
-
-def test_methods_auto_and_exact_are_the_same_for_now() -> None:
-    p, x = points(50, 3, np.float32), points(50, 1, np.float32, 1)
-    np.testing.assert_array_equal(
-        akmv.matvec(p, p, x, bandwidth=1.0, method="auto"),
-        akmv.matvec(p, p, x, bandwidth=1.0, method="exact"),
-    )

@@ -225,6 +225,9 @@ def hostile() -> Iterator[tuple[str, Data]]:
 
 
 HOSTILE = dict(hostile())
+# Too dense for draws, or too few keys: exact is the right answer, for all vectors or for some.
+EXACT = {"two tight clusters", "each point a thousand times", "seven keys"}
+EXACT_UNLESS_FEW = {"each point fifty times", "dense"}
 
 
 @pytest.mark.parametrize("kind", ["ones", "gauss", "few"])
@@ -232,13 +235,18 @@ HOSTILE = dict(hostile())
 def test_hostile_data(name: str, kind: str) -> None:
     """Sampled or exact, the error is below eps |x| (plus the rounding of the type in use).
 
-    The exact product of n equal points has n-fold sums: rounding is relative to |K| |x|.
+    The exact product of n equal points has n-fold sums: rounding is relative to |K| |x|. An engine
+    that always refuses makes no errors: one of the two products at least is sampled, but for data
+    where that is not to be expected.
     """
     data = HOSTILE[name]
     n = data.n_keys
     x = vector(kind if n > 10 else "gauss", data)
-    for eps in (0.1, 0.03):
-        assert run(data, x, eps).error <= eps
+    runs = {eps: run(data, x, eps) for eps in (0.1, 0.03)}
+    for eps, found in runs.items():
+        assert found.error <= eps
+    if name not in EXACT and (kind == "few" or name not in EXACT_UNLESS_FEW):
+        assert any(found.sampled for found in runs.values())
 
 
 @pytest.mark.parametrize("kind", ["ones", "cauchy", "lognormal", "magnitudes"])
@@ -420,7 +428,7 @@ def test_error_relative_to_the_product(kind: str) -> None:
             rng=seed,
             return_info=True,
         )
-        assert info.method == ("sampled" if kind == "ones" else info.method)
+        assert info.method == "sampled"
         violations += np.linalg.norm(y - exact) > 0.1 * np.linalg.norm(exact)
     assert violations <= binom.isf(1e-6, 6, 0.05)
     with pytest.raises(ValueError, match="rtol must be"):
