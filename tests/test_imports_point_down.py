@@ -20,7 +20,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.cli"],
     ["approxkmv.experiments"],
     ["approxkmv"],
-    ["approxkmv.gpytorch", "approxkmv.spectrum"],
+    ["approxkmv.gpytorch", "approxkmv.spectrum", "approxkmv.stats"],
     ["approxkmv.sklearn"],
     ["approxkmv.dask", "approxkmv.streaming"],
     ["approxkmv.blocks"],
@@ -28,6 +28,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv.nystroem", "approxkmv.krylov"],
     ["approxkmv.huggingface"],
     ["approxkmv.operator", "approxkmv.torch"],
+    ["approxkmv._torch_product"],
     ["approxkmv._saved", "approxkmv._entries", "approxkmv._shifted"],
     ["approxkmv.attention"],
     ["approxkmv.product"],
@@ -102,6 +103,7 @@ FACES = {
     "approxkmv.gpytorch": {"gpytorch", "linear_operator", "torch"},
     "approxkmv.sklearn": {"sklearn"},
     "approxkmv.torch": {"torch"},
+    "approxkmv._torch_product": {"torch"},
 }
 ALWAYS_THERE = {"numpy", "scipy", "approxkmv", *sys.stdlib_module_names}
 

@@ -209,7 +209,11 @@ def test_sampled_says_when_it_is_not() -> None:
     ("parameters", "error", "message"),
     [
         ({"bandwidth": 0.0}, ValueError, "bandwidth must be a positive"),
-        ({"bandwidth": "thumb"}, ValueError, "bandwidth must be a number, 'scott' or 'silverman'"),
+        (
+            {"bandwidth": "thumb"},
+            ValueError,
+            "bandwidth must be a number, 'scott', 'silverman' or one",
+        ),
         ({"bandwidth": None}, ValueError, "bandwidth must be a number"),
         ({"rtol": -1}, ValueError, "rtol must be a finite number >= 0"),
         ({"floor": math.inf}, ValueError, "floor must be a finite number"),

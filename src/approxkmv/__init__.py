@@ -25,19 +25,24 @@ if TYPE_CHECKING:
     from approxkmv import paper as paper
     from approxkmv import sklearn as sklearn
     from approxkmv import spectrum as spectrum
+    from approxkmv import stats as stats
     from approxkmv.diagnosis import Diagnosis as Diagnosis
     from approxkmv.diagnosis import diagnose as diagnose
     from approxkmv.operator import GaussianKernel as GaussianKernel
     from approxkmv.solver import SolveInfo as SolveInfo
     from approxkmv.solver import solve as solve
+    from approxkmv.stats import hsic as hsic
+    from approxkmv.stats import mmd as mmd
 
 # Loaded when first used: whole parts, and names with the module they come from.
-_PARTS = ("datasets", "paper", "sklearn", "spectrum")
+_PARTS = ("datasets", "paper", "sklearn", "spectrum", "stats")
 _NAMES = {
     "Diagnosis": "diagnosis",
     "GaussianKernel": "operator",
     "SolveInfo": "solver",
     "diagnose": "diagnosis",
+    "hsic": "stats",
+    "mmd": "stats",
     "solve": "solver",
 }
 
@@ -50,6 +55,9 @@ __all__ = [  # noqa: RUF022 - what is used first comes first
     "diagnose",
     "solve",
     "spectrum",
+    "stats",
+    "hsic",
+    "mmd",
     "sklearn",
     "datasets",
     "paper",

@@ -31,6 +31,7 @@ def plain(value: Any, name: str) -> Any:
     That is the mask of a masked array, and the gradient of a tensor.
     """
     _refuse_lazy(value, name)
+    _refuse_sparse(value, name)
     value = as_array(value, name)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         at = tuple(int(i) for i in np.argwhere(np.ma.getmaskarray(value))[0])
@@ -46,6 +47,15 @@ def _refuse_lazy(value: Any, name: str) -> None:
         raise TypeError(
             f"{name} is a Dask collection, which is never loaded here: approxkmv.dask has the "
             f"functions for Dask arrays; {name}.compute() loads it."
+        )
+
+
+def _refuse_sparse(value: Any, name: str) -> None:
+    """A sparse matrix of SciPy would become one Python object."""
+    if type(value).__module__.startswith("scipy.sparse") and hasattr(value, "toarray"):
+        raise TypeError(
+            f"{name} must be a dense array, got a sparse {type(value).__name__}: "
+            f"{name}.toarray() makes it dense."
         )
 
 
@@ -68,6 +78,33 @@ def point_pair(queries: Any, keys: Any) -> tuple[Array, Array]:
         raise ValueError(f"keys must have {q.shape[1]} columns to match queries, got {k.shape[1]}.")
     common = np.result_type(q, k)
     return q.astype(common, copy=False), k.astype(common, copy=False)
+
+
+def in_bandwidths(queries: Array, keys: Array, bandwidth: Any) -> tuple[Array, Array, float]:
+    """Points and the bandwidth; with one for each coordinate, points divided by them, and 1.
+
+    Points are divided around their mean, so that those far from the origin keep their digits.
+    """
+    given = plain(bandwidth, "bandwidth")
+    if isinstance(given, str | bytes) or np.ndim(given) == 0:
+        return queries, keys, positive(given, "bandwidth")
+    widths = _real(given, "bandwidth").astype(np.float64)
+    n_dims = queries.shape[1]
+    if widths.shape != (n_dims,):
+        raise ValueError(
+            f"bandwidth must be a number, or one for each of the {n_dims} coordinates, "
+            f"got shape {widths.shape}."
+        )
+    wrong = np.flatnonzero(~((widths > 0) & np.isfinite(widths)))
+    if len(wrong):
+        at = int(wrong[0])
+        raise ValueError(f"bandwidth must be positive, but bandwidth[{at}] is {widths[at]}.")
+    with np.errstate(all="ignore"):
+        centre = keys.mean(axis=0, dtype=np.float64) if len(keys) else np.zeros(n_dims)
+        centre[~np.isfinite(centre)] = 0.0
+        k = ((keys - centre) / widths).astype(keys.dtype)
+        q = k if queries is keys else ((queries - centre) / widths).astype(queries.dtype)
+    return q, k, 1.0
 
 
 def matrices(value: Any, name: str) -> Array:
@@ -115,6 +152,18 @@ def weights(value: Any, n_keys: int) -> Array:
     if (array < 0).any():
         at = int(np.argmax(array < 0))
         raise ValueError(f"weights must not be negative, but weights[{at}] is {array[at]}.")
+    return array
+
+
+def log_weights(value: Any, n_keys: int) -> npt.NDArray[np.float64]:
+    """Logarithms of weights, one per key, below infinity; minus infinity is a weight of 0."""
+    array = np.asarray(vector(value, n_keys, "log_weights"), dtype=np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"log_weights must have shape ({n_keys},), got shape {array.shape}.")
+    wrong = np.flatnonzero(~(array < np.inf))  # NaN, too
+    if len(wrong):
+        at = int(wrong[0])
+        raise ValueError(f"log_weights must be below infinity, but [{at}] is {array[at]}.")
     return array
 
 
@@ -253,7 +302,10 @@ def _number(value: Any, name: str) -> float:
     if type(value) is float:
         return value
     if isinstance(value, bool | np.bool_ | str | bytes | complex) or np.ndim(value) != 0:
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
+        hint = ""
+        if name == "bandwidth" and np.ndim(value) == 1:
+            hint = " Divide the points by it and use bandwidth=1"
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}.{hint}")
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -25,7 +25,8 @@ def as_array(value: Any, name: str) -> Any:
     if value.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{name} must not require a gradient, which would be lost here: pass {name}.detach(), "
-            "or for attention use approxkmv.torch.scaled_dot_product_attention."
+            "or use approxkmv.torch.matvec for products with gradients, and for attention "
+            "approxkmv.torch.scaled_dot_product_attention."
         )
     plain = value.float() if value.dtype == torch.bfloat16 else value
     return plain.numpy(force=True)  # also where a sign is still to be changed

@@ -54,8 +54,9 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         Points of the rows.
     keys : array_like, shape (n_keys, n_dims), or None
         Points of the columns; None means the queries, and the operator is symmetric.
-    bandwidth : float
-        :math:`\sigma` in :math:`\exp(-\|q-k\|^2/(2\sigma^2))`.
+    bandwidth : float or array_like, shape (n_dims,)
+        :math:`\sigma` in :math:`\exp(-\|q-k\|^2/(2\sigma^2))`; an array has one for each
+        coordinate.
     eps, delta : float
         Error allowed relative to the length of x, and probability with which it may be larger. 0
         asks for the exact operator.
@@ -108,7 +109,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         queries: npt.ArrayLike,
         keys: npt.ArrayLike | None = None,
         *,
-        bandwidth: float,
+        bandwidth: float | npt.ArrayLike,
         eps: float = 0.1,
         delta: float = 0.05,
         method: str = "auto",
@@ -122,7 +123,10 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         if max_seconds is not None:
             deadline = Deadline(_check.positive(max_seconds, "max_seconds"))
         q, k = _check.point_pair(queries, keys)
-        self.bandwidth = _check.positive(bandwidth, "bandwidth")
+        given = q, k
+        q, k, sigma = _check.in_bandwidths(q, k, bandwidth)
+        self.bandwidth = sigma if q is given[0] else tuple(map(float, np.asarray(bandwidth)))
+        self._given = given
         self.eps = _check.tolerance(eps)
         self.delta = _check.probability(delta)
         _check.one_of(method, "method", METHODS)
@@ -134,7 +138,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             _check.finite(q, "queries")
             if k is not q:
                 _check.finite(k, "keys")
-        self._kernel = prepare(q, k, self.bandwidth, backend=Compiled(n_threads))
+        self._kernel = prepare(q, k, sigma, backend=Compiled(n_threads))
         self._trace, self._reason = Trace(), "every pair is computed at every product"
         self._matrix = None
         self._transposed = False
@@ -163,12 +167,12 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
     @property
     def queries(self) -> Array:
         """Points of the rows."""
-        return self._kernel.queries
+        return self._given[1 if self._transposed else 0]
 
     @property
     def keys(self) -> Array:
         """Points of the columns; the same object as ``queries`` where they are the same points."""
-        return self._kernel.keys
+        return self._given[0 if self._transposed else 1]
 
     @property
     def info(self) -> ProductInfo:
@@ -238,9 +242,8 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         """
         if self._transposed:
             raise ValueError("K must not be a transpose: save K and transpose what load gives.")
-        kernel = self._kernel
         header = {
-            "bandwidth": kernel.bandwidth,
+            "bandwidth": self.bandwidth,
             "eps": self.eps,
             "delta": self.delta,
             "reason": self._reason,
@@ -248,9 +251,9 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             "numbers": _saved.plain_numbers(self._trace.numbers),
             "seconds": self._trace.seconds,
         }
-        arrays = {"queries": kernel.queries}
-        if kernel.keys is not kernel.queries:
-            arrays["keys"] = kernel.keys
+        arrays = {"queries": self.queries}
+        if self.keys is not self.queries:
+            arrays["keys"] = self.keys
         if self._matrix is not None:
             arrays |= {f"matrix_{name}": a for name, a in self._matrix.arrays().items()}
         _saved.write(path, "GaussianKernel", header, arrays)
@@ -302,7 +305,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         n, m = self.shape
         facts = {
             "matrix": f"{n:,} x {m:,}, {self.keys.shape[1]} dimensions, {self.dtype}",
-            "bandwidth": f"{self.bandwidth:g}",
+            "bandwidth": str(self.bandwidth),
             "products": f"{self.info.method}: {self._reason}",
         }
         return as_html("Gaussian kernel matrix", facts | self.info._facts())

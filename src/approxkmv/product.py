@@ -36,7 +36,7 @@ def matvec(
     keys: npt.ArrayLike | None,
     x: npt.ArrayLike,
     *,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     eps: float = ...,
     rtol: float | None = ...,
     delta: float = ...,
@@ -53,7 +53,7 @@ def matvec(
     keys: npt.ArrayLike | None,
     x: npt.ArrayLike,
     *,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     eps: float = ...,
     rtol: float | None = ...,
     delta: float = ...,
@@ -69,7 +69,7 @@ def matvec(
     keys: npt.ArrayLike | None,
     x: npt.ArrayLike,
     *,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     eps: float = 0.1,
     rtol: float | None = None,
     delta: float = 0.05,
@@ -95,8 +95,8 @@ def matvec(
     x : array_like, shape (n_keys,) or (n_keys, n_columns)
         Any signs. Converted to the points' type; with several columns the guarantee is for the
         Frobenius norm with ``"auto"`` and ``"exact"``, for every column with ``"paper"``.
-    bandwidth : float
-        :math:`\sigma`.
+    bandwidth : float or array_like, shape (n_dims,)
+        :math:`\sigma`; an array has one for each coordinate.
     eps : float
         Error allowed, relative to the length of x. 0 asks for the exact product, of each pair of
         distinct points once.
@@ -160,11 +160,12 @@ def matvec(
     True
     """
     q, k = _check.point_pair(queries, keys)
+    q, k, sigma = _check.in_bandwidths(q, k, bandwidth)
     request = Request(
         q,
         k,
         _check.vector(x, len(k)),
-        _check.positive(bandwidth, "bandwidth"),
+        sigma,
         Tolerance(_check.tolerance(eps), None if rtol is None else _check.tolerance(rtol, "rtol")),
         _check.probability(delta),
         _check.generator(rng),
@@ -196,7 +197,7 @@ def row_sums(
     queries: npt.ArrayLike,
     keys: npt.ArrayLike | None = None,
     *,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     n_threads: int | None = None,
     check_finite: bool = True,
 ) -> Array:
@@ -224,8 +225,9 @@ def log_row_sums(
     queries: npt.ArrayLike,
     keys: npt.ArrayLike | None = None,
     *,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     weights: npt.ArrayLike | None = None,
+    log_weights: npt.ArrayLike | None = None,
     n_threads: int | None = None,
     check_finite: bool = True,
 ) -> Array:
@@ -235,6 +237,8 @@ def log_row_sums(
     ----------
     weights : array_like, shape (n_keys,), or None
         Not negative; None means 1 for every key.
+    log_weights : array_like, shape (n_keys,), or None
+        Logarithms of the weights instead, of any size; minus infinity leaves a key out.
 
     Notes
     -----
@@ -245,20 +249,38 @@ def log_row_sums(
     >>> import approxkmv as akmv
     >>> [round(float(v), 4) for v in akmv.log_row_sums([[0.0], [100.0]], [[0.0]], bandwidth=1.0)]
     [0.0, -5000.0]
+    >>> logs = akmv.log_row_sums([[0.0]], [[0.0]], bandwidth=1.0, log_weights=[-3000.0])
+    >>> float(logs[0])  # the weight itself is below all floats
+    -3000.0
     """
+    if weights is not None and log_weights is not None:
+        raise ValueError("weights and log_weights must not both be given.")
     kernel, of_queries, of_keys = _prepared(queries, keys, bandwidth, n_threads, check_finite)
+    n_keys = len(kernel.keys) if of_keys is None else len(of_keys.place)
     w: Float64 | None = None if of_keys is None else of_keys.number
     if weights is not None:
-        n_keys = len(kernel.keys) if of_keys is None else len(of_keys.place)
         w = _check.weights(weights, n_keys).astype(np.float64)
         if check_finite:
             _check.finite(w, "weights")
         w = w if of_keys is None else of_keys.summed(w[:, None])[:, 0].astype(np.float64)
     with np.errstate(divide="ignore"):
-        log_weights = None if w is None else np.log(w)
+        logs = None if w is None else np.log(w)
+    if log_weights is not None:
+        logs = _check.log_weights(log_weights, n_keys)
+        logs = logs if of_keys is None else _log_sums(logs, of_keys)
     with np.errstate(over="ignore"):  # below the smallest number of float32: minus infinity
-        sums = kernel.log_row_sums(log_weights).astype(kernel.keys.dtype)
+        sums = kernel.log_row_sums(logs).astype(kernel.keys.dtype)
     return sums if of_queries is None else of_queries.copied(sums)
+
+
+def _log_sums(logs: Float64, copies: Copies) -> Float64:
+    """Logarithms of the sums of the weights of equal keys."""
+    largest = np.full(len(copies.number), -np.inf)
+    np.maximum.at(largest, copies.place, logs)
+    finite = np.where(np.isfinite(largest), largest, 0.0)
+    sums = np.bincount(copies.place, np.exp(logs - finite[copies.place]), len(largest))
+    with np.errstate(divide="ignore"):
+        return np.asarray(finite + np.log(sums))
 
 
 def _quiet(check_finite: bool) -> AbstractContextManager[object]:
@@ -269,18 +291,18 @@ def _quiet(check_finite: bool) -> AbstractContextManager[object]:
 def _prepared(
     queries: npt.ArrayLike,
     keys: npt.ArrayLike | None,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     n_threads: int | None,
     check_finite: bool,
 ) -> tuple[KernelMatrix, Copies | None, Copies | None]:
     """The matrix of distinct points, and the copies of queries and keys."""
     q, k = _check.point_pair(queries, keys)
-    bandwidth = _check.positive(bandwidth, "bandwidth")
+    q, k, sigma = _check.in_bandwidths(q, k, bandwidth)
     n_threads = _check.threads(n_threads)
     if check_finite:
         _check_finite(q, k)
     merged = merge_equal(q, k)
-    kernel = prepare(merged.queries, merged.keys, bandwidth, backend=Compiled(n_threads))
+    kernel = prepare(merged.queries, merged.keys, sigma, backend=Compiled(n_threads))
     return kernel, merged.of_queries, merged.of_keys
 
 

@@ -1,4 +1,4 @@
-"""Attention for PyTorch: a custom operator with gradients that ``torch.compile`` understands."""
+"""PyTorch: products with gradients, and attention as an operator ``torch.compile`` understands."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ except ImportError as error:
         'approxkmv.torch needs PyTorch. Install it with: pip install "approxkmv[torch]"'
     ) from error
 
+from approxkmv._torch_product import Product
 from approxkmv.attention import attention
 
-__all__ = ["scaled_dot_product_attention"]
+__all__ = ["matvec", "scaled_dot_product_attention"]
 
 Tensor = torch.Tensor
 
@@ -244,3 +245,75 @@ def _vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tenso
         missing = max(ranks) - (front.dim() - 1)
         moved.append(front.reshape(front.shape[0], *[1] * missing, *front.shape[1:]))
     return torch.ops.approxkmv.attention(*moved, *args[4:]), 0
+
+
+def matvec(
+    queries: Tensor,
+    keys: Tensor | None,
+    x: Tensor,
+    *,
+    bandwidth: float | Tensor,
+    eps: float = 0.1,
+    delta: float = 0.05,
+    method: str = "auto",
+    rng: int | None = None,
+    n_threads: int | None = None,
+) -> Tensor:
+    r""":func:`approxkmv.matvec` of tensors, with gradients for the points, x and the bandwidth.
+
+    The result has an error of at most ``eps`` times the length of x, as there; gradients are exact
+    products of the same matrix whatever ``eps`` is. They cannot be differentiated again.
+
+    Parameters
+    ----------
+    queries, keys : torch.Tensor, shapes (n_queries, n_dims), (n_keys, n_dims)
+        On the CPU; ``keys=None`` means the queries.
+    x : torch.Tensor, shape (n_keys,) or (n_keys, n_columns)
+    bandwidth : float or torch.Tensor, shape () or (n_dims,)
+        :math:`\sigma`, one for all coordinates or one for each.
+    eps, delta, method, rng, n_threads
+        See :func:`approxkmv.matvec`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from approxkmv.torch import matvec
+    >>> points = torch.linspace(0, 1, 200, dtype=torch.float64)[:, None]
+    >>> bandwidth = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    >>> y = matvec(points, None, torch.ones(200, dtype=torch.float64), bandwidth=bandwidth)
+    >>> y.sum().backward()
+    >>> bool(bandwidth.grad > 0)  # a wider kernel adds up to more
+    True
+    """
+    keys = queries if keys is None else keys
+    for name, tensor in (("queries", queries), ("keys", keys), ("x", x)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}.")
+        if tensor.device.type != "cpu":
+            raise ValueError(f"{name} must be on the CPU, got a tensor on {tensor.device}.")
+    for name, tensor in (("queries", queries), ("keys", keys)):
+        if tensor.dim() != 2 or tensor.shape[1] != queries.shape[1]:
+            raise ValueError(
+                f"{name} must have shape (n, {queries.shape[-1]}), got {tuple(tensor.shape)}."
+            )
+    if x.dim() not in (1, 2) or len(x) != len(keys):
+        raise ValueError(f"x must have {len(keys)} rows, one per key, got {tuple(x.shape)}.")
+    common = torch.promote_types(queries.dtype, keys.dtype)
+    width = torch.as_tensor(bandwidth, dtype=common)
+    if width.dim() > 1 or (width.dim() == 1 and len(width) != queries.shape[1]):
+        raise ValueError(
+            f"bandwidth must be a number or have shape ({queries.shape[1]},), "
+            f"got {tuple(width.shape)}."
+        )
+    if not bool(((width > 0) & torch.isfinite(width)).all()):
+        raise ValueError(f"bandwidth must be positive and finite, got {bandwidth}.")
+    # Around the mean, so that points far from the origin keep their digits.
+    centre = keys.detach().mean(dim=0) if len(keys) else 0.0
+    z_keys = (keys - centre) / width
+    z_queries = z_keys if queries is keys else (queries - centre) / width
+    columns = x[:, None] if x.dim() == 1 else x
+    options = {
+        "eps": eps, "delta": delta, "method": method, "rng": rng, "n_threads": n_threads,
+    }  # fmt: skip
+    y: Tensor = Product.apply(z_queries, z_keys, columns, options)  # type: ignore[no-untyped-call]
+    return y[:, 0] if x.dim() == 1 else y

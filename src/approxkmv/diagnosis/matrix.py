@@ -39,7 +39,7 @@ def diagnose(
     queries: npt.ArrayLike,
     keys: npt.ArrayLike | None = None,
     *,
-    bandwidth: float,
+    bandwidth: float | npt.ArrayLike,
     eps: float = 0.1,
     delta: float = 0.05,
     rng: Rng = None,
@@ -59,7 +59,7 @@ def diagnose(
     queries : array_like, shape (n_queries, n_dims)
     keys : array_like, shape (n_keys, n_dims), or None
         None means the queries.
-    bandwidth : float
+    bandwidth : float or array_like, shape (n_dims,)
         :math:`\sigma` in :math:`\exp(-\|q-k\|^2/(2\sigma^2))`.
     eps : float
         Tolerance for which the plan is predicted.
@@ -103,7 +103,8 @@ def diagnose(
     _not_empty(q, k)
     _check.finite(q, "queries")
     _check.finite(k, "keys")
-    bandwidth = _check.positive(bandwidth, "bandwidth")
+    q, k, sigma = _check.in_bandwidths(q, k, bandwidth)
+    told = sigma if np.ndim(bandwidth) == 0 else tuple(map(float, np.asarray(bandwidth)))
     eps, delta = _check.tolerance(eps), _check.probability(delta)
     generator, n_threads = _check.generator(rng), _check.threads(n_threads)
     if q is not k and q.shape == k.shape and np.array_equal(q, k):
@@ -111,7 +112,7 @@ def diagnose(
     advance = _advance(progress)
     left_out: list[str] = []
     measured = _measured(
-        q, k, bandwidth, delta, generator, n_threads, lambda s: advance(0.6 * s), deadline, left_out
+        q, k, sigma, delta, generator, n_threads, lambda s: advance(0.6 * s), deadline, left_out
     )
     is_exact = measured.is_exact
     n_quantile_pairs = _QUANTILE_PAIRS
@@ -131,7 +132,7 @@ def diagnose(
         growth = measure_growth(
             q,
             k,
-            bandwidth,
+            sigma,
             whole=measured.c,
             exact=is_exact,
             rng=generator,
@@ -143,9 +144,7 @@ def diagnose(
         left_out.append("growth")
     advance(0.2)
     try:
-        plan, speed_ups = predict(
-            q, k, bandwidth, eps, generator, n_threads, deadline.part(_FOR_PLAN)
-        )
+        plan, speed_ups = predict(q, k, sigma, eps, generator, n_threads, deadline.part(_FOR_PLAN))
     except OutOfTime:
         plan, speed_ups = Plan("exact", "no time for a prediction"), {}
         left_out.append("plan")
@@ -161,7 +160,7 @@ def diagnose(
         n_queries=len(q),
         n_keys=len(k),
         n_dims=q.shape[1],
-        bandwidth=bandwidth,
+        bandwidth=told,
         eps=eps,
         c=measured.c,
         c_interval=measured.interval,
@@ -171,7 +170,7 @@ def diagnose(
         median_row_sum=math.exp(np.median(log_sums)),
         max_row_sum=math.exp(log_sums.max()),
         log_row_sums=tuple(float(v) for v in np.quantile(log_sums, np.linspace(0, 1, 101))),
-        log_quantiles=_log_quantiles(q, k, bandwidth, generator, n_quantile_pairs),
+        log_quantiles=_log_quantiles(q, k, sigma, generator, n_quantile_pairs),
         growth=growth,
         ratios=measured.ratios,
         plan=plan,

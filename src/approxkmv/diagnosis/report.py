@@ -25,7 +25,8 @@ class Diagnosis:
     Attributes
     ----------
     n_queries, n_keys, n_dims : int
-    bandwidth, eps : float
+    bandwidth : float or tuple of float
+    eps : float
     c : float
         Sum of all entries of K but the n largest, over the sum of those; n is the larger number of
         queries and keys. Exact or, with ``is_exact`` False, an estimate.
@@ -59,7 +60,7 @@ class Diagnosis:
     n_queries: int
     n_keys: int
     n_dims: int
-    bandwidth: float
+    bandwidth: float | tuple[float, ...]
     eps: float
     c: float
     c_interval: tuple[float, float]
@@ -111,7 +112,7 @@ class Diagnosis:
         return {
             "expect": self.expectation,
             "matrix": f"{self.n_queries:,} queries x {self.n_keys:,} keys, {self.n_dims} "
-            f"dimensions, bandwidth {self.bandwidth:g}",
+            f"dimensions, bandwidth {_width(self.bandwidth)}",
             "c": f"{self.c:.4g}, {certainty}{trust}",
             "top-n share": f"{self.top_n_share:.1%} of the sum is in the n largest entries",
             "row sums": f"mean {self.mean_row_sum:.4g}, median {self.median_row_sum:.4g}, "
@@ -162,6 +163,12 @@ class Diagnosis:
         from approxkmv.diagnosis.page import diagnosis_page
 
         return diagnosis_page(self, title)
+
+
+def _width(bandwidth: float | tuple[float, ...]) -> str:
+    if isinstance(bandwidth, tuple):
+        return f"{min(bandwidth):g} to {max(bandwidth):g}, one for each coordinate"
+    return f"{bandwidth:g}"
 
 
 def _power(log: float) -> str:

@@ -15,3 +15,5 @@ except ImportError as error:
 from approxkmv.sklearn.density import KernelDensity as KernelDensity
 from approxkmv.sklearn.ridge import GaussianProcessRegressor as GaussianProcessRegressor
 from approxkmv.sklearn.ridge import KernelRidge as KernelRidge
+from approxkmv.sklearn.spectral import SpectralClustering as SpectralClustering
+from approxkmv.sklearn.spectral import spectral_embedding as spectral_embedding

@@ -17,6 +17,7 @@ from approxkmv._warnings import AssumptionWarning
 from approxkmv.engine.schemes.shared_keys import FittedSums, fit_sums
 from approxkmv.loops.types import Array, Float64
 from approxkmv.sklearn._rng import generator
+from approxkmv.sklearn._support import bounds, folded, inside, reflected
 
 METHODS = ("auto", "exact", "sampled")
 _TYPES = [np.float64, np.float32]
@@ -31,9 +32,10 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    bandwidth : float, "scott" or "silverman"
-        :math:`\sigma` of the kernel, or the rule that finds it from the numbers of samples and
-        features.
+    bandwidth : float, array_like of shape (n_features,), "scott" or "silverman"
+        :math:`\sigma` of the kernel, one for all features or one for each, or scikit-learn's rule
+        that finds it from the numbers of samples and features. SciPy's rule of the same name scales
+        the covariance of the data instead: :class:`approxkmv.stats.gaussian_kde`.
     rtol : float
         Error allowed to a log-density, in nats. 0 asks for exact answers.
     floor : float or None
@@ -49,10 +51,21 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         Seed of everything drawn in ``fit``.
     n_threads : int or None
         None: all cores, or the limit set through threadpoolctl.
+    bounds : array_like, shape (n_features, 2), or None
+        Ends of the range of each feature, infinite where there is none. Samples are reflected at
+        them, so that the density does not sink towards an end; outside it is 0. Each finite end
+        adds as many samples as there are.
+    kernel : "gaussian"
+        There is no other one here.
+    metric : "euclidean", "l2", "minkowski" or "p"
+        Names of the Euclidean distance.
+    atol, algorithm, breadth_first, leaf_size, metric_params
+        Of scikit-learn's estimator, taken so that its grids of parameters work; without effect.
+        ``atol`` allows a further error, which is not made.
 
     Attributes
     ----------
-    bandwidth_ : float
+    bandwidth_ : float or ndarray
         The bandwidth used.
     floor_ : float
         Log-density above which the error is controlled; minus infinity where ``floor`` is None.
@@ -79,13 +92,21 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        bandwidth: float | str = 1.0,
+        bandwidth: float | str | npt.ArrayLike = 1.0,
         *,
         rtol: float = 0.1,
         floor: float | None = None,
         method: str = "auto",
         random_state: Any = None,
         n_threads: int | None = None,
+        bounds: npt.ArrayLike | None = None,
+        kernel: str = "gaussian",
+        metric: str = "euclidean",
+        atol: float = 0.0,
+        algorithm: str = "auto",
+        breadth_first: bool = True,
+        leaf_size: int = 40,
+        metric_params: Any = None,
     ) -> None:
         self.bandwidth = bandwidth
         self.rtol = rtol
@@ -93,6 +114,14 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         self.method = method
         self.random_state = random_state
         self.n_threads = n_threads
+        self.bounds = bounds
+        self.kernel = kernel
+        self.metric = metric
+        self.atol = atol
+        self.algorithm = algorithm
+        self.breadth_first = breadth_first
+        self.leaf_size = leaf_size
+        self.metric_params = metric_params
 
     def fit(
         self,
@@ -111,6 +140,8 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             Not negative; samples of weight 0 are left out.
         """
         points = validate_data(self, _check.plain(X, "X"), dtype=_TYPES, order="C")
+        _gaussian(self.kernel, self.metric)
+        _check.tolerance(self.atol, "atol")
         rtol = _check.tolerance(self.rtol, "rtol")
         method = _check.one_of(self.method, "method", METHODS)
         floor = -math.inf if self.floor is None else _check.number(self.floor, "floor")
@@ -131,10 +162,18 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
             points, weights = points[kept], weights[kept] / weights.max()
         self.bandwidth_ = _bandwidth(self.bandwidth, *points.shape)
         self._log_volume = self._log_norm(points, weights)
+        self._n_own, self._bounds = len(points), bounds(self.bounds, points)
+        if self._bounds is not None:
+            points = reflected(points, self._bounds)
+            if weights is not None:
+                weights = np.tile(weights, len(points) // len(weights))
+        # With one bandwidth for each feature, in their units from here on.
+        self._centre = points.mean(axis=0, dtype=np.float64)
+        points = self._in_units(points)
         self._sums: FittedSums = fit_sums(
             points,
             weights,
-            self.bandwidth_,
+            1.0 if np.ndim(self.bandwidth_) else float(self.bandwidth_),
             rtol=rtol,
             log_floor=floor + self._log_volume,
             method=method,
@@ -163,7 +202,10 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         given = _check.plain(X, "X")
         queries = validate_data(self, given, dtype=self._sums.keys.dtype, order="C", reset=False)
-        return np.asarray(self._sums.log_row_sums(queries) - self._log_volume)
+        logs = np.asarray(self._sums.log_row_sums(self._in_units(queries)) - self._log_volume)
+        if self._bounds is not None:
+            logs[~inside(queries, self._bounds)] = -np.inf
+        return logs
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
         """Total log-density of X.
@@ -188,24 +230,55 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         rng = generator(random_state)
-        keys, weights = self._sums.keys, self._sums.weights
-        share = None if weights is None else weights / weights.sum()
-        chosen = keys[rng.choice(len(keys), _check.count(n_samples, "n_samples"), p=share)]
-        noise = self.bandwidth_ * rng.standard_normal(chosen.shape)
-        return (chosen + noise).astype(keys.dtype)
+        n, keys, weights = self._n_own, self._sums.keys, self._sums.weights
+        share = None if weights is None else weights[:n] / weights[:n].sum()
+        chosen = keys[rng.choice(n, _check.count(n_samples, "n_samples"), p=share)]
+        if np.ndim(self.bandwidth_):
+            chosen = chosen * self.bandwidth_ + self._centre
+        drawn = chosen + self.bandwidth_ * rng.standard_normal(chosen.shape)
+        if self._bounds is not None:
+            return folded(drawn, self._bounds).astype(keys.dtype)
+        return np.asarray(drawn.astype(keys.dtype))
+
+    def _in_units(self, points: Array) -> Array:
+        """Points divided by the bandwidths of the features, if there is one for each."""
+        if np.ndim(self.bandwidth_) == 0:
+            return points
+        return np.asarray(((points - self._centre) / self.bandwidth_).astype(points.dtype))
 
     def _log_norm(self, points: Array, weights: Float64 | None) -> float:
         """Logarithm of what the sum of weighted kernel values is divided by."""
         total = len(points) if weights is None else float(weights.sum())
         n_dims = points.shape[1]
-        return math.log(total) + float(n_dims * np.log(self.bandwidth_ * math.sqrt(2 * math.pi)))
+        widths = np.log(self.bandwidth_ * np.sqrt(2 * np.pi))
+        return math.log(total) + float(widths.sum() if np.ndim(widths) else n_dims * widths)
 
 
-def _bandwidth(rule: Any, n: int, d: int) -> float:
+def _gaussian(kernel: Any, metric: Any) -> None:
+    """What scikit-learn's estimator offers beyond this is a clear error."""
+    if kernel not in ("gaussian", "rbf"):
+        raise ValueError(
+            f"kernel must be 'gaussian', got {kernel!r}: sklearn.neighbors.KernelDensity has others"
+        )
+    if metric not in ("euclidean", "l2", "minkowski", "p"):
+        raise ValueError(
+            f"metric must be 'euclidean', got {metric!r}: "
+            "sklearn.neighbors.KernelDensity has others"
+        )
+
+
+def _bandwidth(rule: Any, n: int, d: int) -> float | Float64:
+    if not isinstance(rule, str) and np.ndim(rule) == 1:
+        ones = np.ones((1, d))
+        _check.in_bandwidths(ones, ones, rule)
+        return np.asarray(rule, dtype=np.float64)
     if rule == "scott":
         return float(n ** (-1 / (d + 4)))
     if rule == "silverman":
         return float((n * (d + 2) / 4) ** (-1 / (d + 4)))
     if isinstance(rule, numbers.Real):
         return _check.positive(rule, "bandwidth")
-    raise ValueError(f"bandwidth must be a number, 'scott' or 'silverman', got {rule!r}.")
+    raise ValueError(
+        "bandwidth must be a number, 'scott', 'silverman' or one number for each feature, "
+        f"got {rule!r}."
+    )

@@ -25,7 +25,7 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
     def __init__(
         self,
         *,
-        bandwidth: float,
+        bandwidth: float | npt.ArrayLike,
         eps: float,
         tol: float,
         max_iter: int,
@@ -54,11 +54,16 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
         check_is_fitted(self)
         queries = validate_data(self, _check.plain(X, "X"), dtype=_TYPES, order="C", reset=False)
         # Coefficients of opposite signs cancel: single precision would show in the predictions.
-        return product(
+        q, k, sigma = _check.in_bandwidths(
             queries.astype(np.float64, copy=False),
             self.X_fit_.astype(np.float64, copy=False),
+            self.bandwidth_,
+        )
+        return product(
+            q,
+            k,
             self.dual_coef_,
-            float(self.bandwidth),
+            sigma,
             n_threads=self.n_threads,
         )
 
@@ -77,9 +82,10 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
 
     def _solve(self, points: Array, targets: Float64, noise: float | Float64) -> None:
         rng = generator(self.random_state)
+        self.bandwidth_ = self._width()
         kernel = GaussianKernel(
             points,
-            bandwidth=self.bandwidth,
+            bandwidth=self.bandwidth_,
             eps=self.eps,
             method=self.method,
             rng=rng,
@@ -99,6 +105,9 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
         self.residual_ = self.solve_info_.residual
         self.n_iter_ = self.solve_info_.n_iter
 
+    def _width(self) -> Any:
+        return self.bandwidth
+
 
 class KernelRidge(_KernelRegression):
     r"""Ridge regression with the Gaussian kernel, where the kernel matrix does not fit in memory.
@@ -110,9 +119,14 @@ class KernelRidge(_KernelRegression):
     ----------
     alpha : float
         Strength of the regularisation, the variance of the noise in the targets.
-    bandwidth : float
-        :math:`\sigma` in :math:`\exp(-\|q-k\|^2/(2\sigma^2))`; scikit-learn's ``gamma`` is
-        :math:`1/(2\sigma^2)`.
+    bandwidth : float or array_like, shape (n_features,)
+        :math:`\sigma` in :math:`\exp(-\|q-k\|^2/(2\sigma^2))`; an array has one for each
+        feature.
+    gamma : float or None
+        scikit-learn's :math:`1/(2\sigma^2)`, in the place of ``bandwidth``. None, unlike there: use
+        ``bandwidth``.
+    kernel : "rbf" or "gaussian"
+        Two names of the one kernel there is.
     eps : float
         Error allowed to the products of the iterations, relative to the length of the vector; see
         :class:`approxkmv.GaussianKernel`.
@@ -167,7 +181,9 @@ class KernelRidge(_KernelRegression):
         self,
         alpha: float = 1.0,
         *,
-        bandwidth: float = 1.0,
+        bandwidth: float | npt.ArrayLike = 1.0,
+        gamma: float | None = None,
+        kernel: str = "rbf",
         eps: float = 1e-3,
         tol: float = 1e-4,
         max_iter: int = 1000,
@@ -187,6 +203,20 @@ class KernelRidge(_KernelRegression):
             n_threads=n_threads,
         )
         self.alpha = alpha
+        self.gamma = gamma
+        self.kernel = kernel
+
+    def _width(self) -> Any:
+        if self.kernel not in ("rbf", "gaussian"):
+            raise ValueError(
+                f"kernel must be 'rbf', got {self.kernel!r}: "
+                "sklearn.kernel_ridge.KernelRidge has others."
+            )
+        if self.gamma is None:
+            return self.bandwidth
+        if not (np.ndim(self.bandwidth) == 0 and self.bandwidth == 1.0):
+            raise ValueError("gamma must be None where bandwidth is given: it is 1/(2 bandwidth²).")
+        return (2 * _check.positive(self.gamma, "gamma")) ** -0.5
 
     def fit(
         self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | float | None = None
@@ -257,7 +287,7 @@ class GaussianProcessRegressor(_KernelRegression):
         noise_variance: float = 0.1,
         signal_variance: float = 1.0,
         normalize_y: bool = True,
-        bandwidth: float = 1.0,
+        bandwidth: float | npt.ArrayLike = 1.0,
         eps: float = 1e-3,
         tol: float = 1e-4,
         max_iter: int = 1000,

@@ -214,6 +214,7 @@ class _Source:
     ) -> _Source:
         array = _check.points(points, "K")
         _check.finite(array, "K")
+        array, _, bandwidth = _check.in_bandwidths(array, array, bandwidth)
 
         def product(x: Float, eps: float) -> tuple[Float, float, bool, int]:
             y, info = matvec(
@@ -232,7 +233,7 @@ class _Source:
             error = eps if info.error_estimate is None else info.error_estimate
             return y.astype(np.float64), error, info.method == "exact", info.pairs
 
-        return cls(len(array), product, array, _check.positive(bandwidth, "bandwidth"), n_threads)
+        return cls(len(array), product, array, bandwidth, n_threads)
 
     def product(self, x: Float, eps: float) -> tuple[Float, float]:
         y, error, exact, pairs = self._product(x, eps)
