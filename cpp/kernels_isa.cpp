@@ -1,8 +1,9 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
-#include "attention_tile.hpp"
+#include "kernels.hpp"
+#include "pack_rows.hpp"
+#include "rows.hpp"
 #include "smooth_tile.hpp"
 #include "softmax.hpp"
-#include "tile.hpp"
 
 namespace akmv {
 namespace AKMV_ISA {
@@ -192,9 +193,12 @@ constexpr TypedKernels<T> typed_kernels() {
   return {Simd<T>::kWidth,
           kRows,
           Simd<T>::kKeys,
-          any_tile<T>,
-          any_hits<T>,
-          any_hits_by_row<T>,
+          product<T>,
+          sampled<T>,
+          pilot<T>,
+          reduced<T>,
+          attend<T>,
+          hits<T>,
           draw_values<T>,
           softmax_tile<T>,
           key_lengths<T>,
@@ -214,7 +218,6 @@ constexpr TypedKernels<T> typed_kernels() {
           add_moved<T>,
           fused_multiply_adds<T>,
           double(kRows) * kVectors * Simd<T>::kWidth,
-          attend<T>,
           add_moments<T>,
           pack_values<T>,
           smooth_moments,

@@ -1,7 +1,7 @@
 // Memory for vectors: of one call, or kept by the calling thread for its next one.
 #pragma once
 
-#include "kernels.hpp"
+#include "operands.hpp"
 
 #include <cstddef>
 #include <cstdlib>

@@ -5,6 +5,9 @@
 // keys have kernel value 0.
 #pragma once
 
+#include "kernels.hpp"
+#include "operands.hpp"
+#include "threads.hpp"
 #include "types.hpp"
 
 #include <algorithm>
@@ -61,6 +64,55 @@ void pack_shift(const double *shift, const std::int32_t *index, std::size_t firs
                 std::size_t padded, T *out) {
   for (std::size_t i = 0; i < n; ++i) out[i] = T(shift[index ? std::size_t(index[i]) : first + i]);
   std::fill(out + n, out + padded, std::numeric_limits<T>::infinity());
+}
+
+/// What all tiles of some points share. Blocks of queries and chunks of keys are put in as they
+/// come; no exponent is above 0 but by rounding.
+template <class T>
+Operands<T> operands_of(const Geometry<T> &g, int panel_keys, T *scores) {
+  Operands<T> operands{};
+  operands.n_dims = g.keys.d;
+  operands.panel_keys = panel_keys;
+  operands.slope = g.slope;
+  operands.ceiling = T(0);
+  operands.differences = g.differences;
+  operands.scores = scores;
+  return operands;
+}
+
+/// Packed queries of a block, `n` of them in use.
+template <class T>
+void put_queries(const T *points, const T *shift, std::size_t n, const TypedKernels<T> &kernels,
+                 Operands<T> &to) {
+  to.queries = points;
+  to.query_shift = shift;
+  to.n_strips = int(n_pieces(n, std::size_t(kernels.rows)));
+}
+
+/// Packed keys, a multiple of the group with padding.
+template <class T>
+void put_keys(const T *points, const T *shift, std::size_t padded, Operands<T> &to) {
+  to.keys = points;
+  to.key_shift = shift;
+  to.n_keys = padded;
+}
+
+/// A block of queries index[0 .. n), or first, first + 1, ... without an index.
+template <class T>
+void pack_queries(const Geometry<T> &g, const std::int32_t *index, std::size_t first, std::size_t n,
+                  const TypedKernels<T> &kernels, T *points, T *shift) {
+  pack_shift(g.query_shift, index, first, n, kBlockRows, shift);
+  pack_points(g.queries, index, first, n, shift, kernels, kernels.rows, points);
+}
+
+/// The same for keys; returns their number with padding.
+template <class T>
+std::size_t pack_keys(const Geometry<T> &g, const std::int32_t *index, std::size_t first,
+                      std::size_t n, const TypedKernels<T> &kernels, T *points, T *shift) {
+  const std::size_t padded = round_up(n, std::size_t(kernels.group_keys));
+  pack_shift(g.key_shift, index, first, n, padded, shift);
+  pack_points(g.keys, index, first, n, shift, kernels, kernels.group_keys, points);
+  return padded;
 }
 
 /// Few columns: out[column][key], padded with zeros to `padded` keys.

@@ -47,88 +47,112 @@ void pack_weights(const Geometry<T> &g, const PilotRows<T> &pilot, const std::in
   }
 }
 
+/// Scratch of one thread, and what tiles of pilot rows share.
+template <class T>
+struct PilotSpace {
+  Buffer<T> keys, key_shift, weights, x, scores, lanes, values, largest;
+  Operands<T> operands;
+  PilotTile<T> tile;
+
+  PilotSpace(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKernels<T> &k)
+      : keys(kPanelKeys * g.keys.d),
+        key_shift(kPanelKeys),
+        weights(3 * kPanelKeys),
+        x(kPanelKeys),
+        scores(std::size_t(k.rows) * kScoreStride),
+        lanes(std::size_t(kBlockRows) * kPowerSums * k.width),
+        values(kBlockRows * kPanelKeys),
+        largest(kBlockRows),
+        operands(operands_of(g, kPanelKeys, scores.get())),
+        tile{weights.get(), pilot.x ? x.get() : nullptr, pilot.threshold, lanes.get(), values.get(),
+             largest.get()} {}
+};
+
+template <class T>
+class Pilot {
+ public:
+  Pilot(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKernels<T> &kernels,
+        int n_threads)
+      : g_(g),
+        p_(pilot),
+        k_(kernels),
+        n_sums_(pilot.x ? kPowerSums : 1),
+        n_lanes_(pilot.x ? kPowerSums : 2),
+        queries_(round_up(pilot.n_rows, kBlockRows) * g.keys.d),
+        query_shift_(round_up(pilot.n_rows, kBlockRows)) {
+    for (std::size_t i = 0; i < p_.n_rows; i += kBlockRows)
+      pack_queries(g, p_.rows + i, 0, rows_from(i), k_, queries_.get() + i * g.keys.d,
+                   query_shift_.get() + i);
+    for (int i = 0; i < n_threads; ++i) spaces_.emplace_back(g, pilot, kernels);
+  }
+
+  /// All rows against one tile of keys.
+  void run(std::size_t t, int slot, std::vector<NewPair> &near) {
+    PilotSpace<T> &s = spaces_[std::size_t(slot)];
+    double *sums = p_.sums + t * p_.n_rows * n_sums_;
+    std::fill_n(sums, p_.n_rows * n_sums_, 0.0);
+    for (std::int64_t k = p_.tile_start[t]; k < p_.tile_start[t + 1]; k += kPanelKeys) {
+      const Listing keys{p_.key_order + k,
+                         std::size_t(std::min<std::int64_t>(kPanelKeys, p_.tile_start[t + 1] - k))};
+      const std::size_t padded =
+          pack_keys(g_, keys.points, 0, keys.n, k_, s.keys.get(), s.key_shift.get());
+      put_keys(s.keys.get(), s.key_shift.get(), padded, s.operands);
+      pack_weights(g_, p_, keys.points, keys.n, padded, s.weights.get(), s.x.get());
+      for (std::size_t i = 0; i < p_.n_rows; i += kBlockRows) {
+        run_tile(i, s);
+        for (std::size_t r = 0; r < rows_from(i); ++r) {
+          add_sums(i + r, s.lanes.get() + n_lanes_ * r * k_.width, sums + (i + r) * n_sums_);
+          list_near(i, r, keys, s, near);
+        }
+      }
+    }
+  }
+
+ private:
+  std::size_t rows_from(std::size_t i) const {
+    return std::min<std::size_t>(kBlockRows, p_.n_rows - i);
+  }
+
+  void run_tile(std::size_t i, PilotSpace<T> &s) const {
+    put_queries(queries_.get() + i * g_.keys.d, query_shift_.get() + i, rows_from(i), k_,
+                s.operands);
+    std::fill_n(s.lanes.get(), std::size_t(kBlockRows) * n_lanes_ * k_.width, T(0));
+    k_.pilot(s.operands, s.tile);
+  }
+
+  /// K x and the squares are sums as they are; the others lack e^-u once or twice.
+  void add_sums(std::size_t row, const T *lanes, double *sums) const {
+    const double scale = p_.x ? std::exp(-g_.query_shift[p_.rows[row]]) : 1.0;
+    for (std::size_t c = 0; c < n_sums_; ++c) {
+      const double factor = c < 2 ? 1.0 : c < 5 ? scale : scale * scale;
+      sums[c] += double(k_.sum_lanes(lanes + c * k_.width)) * factor;
+    }
+  }
+
+  void list_near(std::size_t first, std::size_t r, const Listing &keys, const PilotSpace<T> &s,
+                 std::vector<NewPair> &near) const {
+    if (p_.x && s.largest.get()[r] < p_.threshold) return;
+    const T *values = s.values.get() + r * kPanelKeys;
+    for (std::size_t j = 0; j < keys.n; ++j)
+      if (values[j] >= p_.threshold)
+        near.push_back({std::int32_t(first + r), keys.points[j], float(values[j])});
+  }
+
+  const Geometry<T> &g_;
+  const PilotRows<T> &p_;
+  const TypedKernels<T> &k_;
+  const std::size_t n_sums_, n_lanes_;
+  Buffer<T> queries_, query_shift_;
+  std::vector<PilotSpace<T>> spaces_;
+};
+
 template <class T>
 void pilot_rows(const Geometry<T> &g, const PilotRows<T> &pilot, const TypedKernels<T> &kernels,
                 int n_threads, const Poll &poll, PairLists &parts) {
-  const std::size_t d = g.keys.d, padded = round_up(pilot.n_rows, kBlockRows);
-  Buffer<T> queries(padded * d), query_shift(padded);
-  for (std::size_t i = 0; i < pilot.n_rows; i += kBlockRows) {
-    const std::size_t n = std::min<std::size_t>(kBlockRows, pilot.n_rows - i);
-    pack_shift(g.query_shift, pilot.rows + i, 0, n, kBlockRows, query_shift.get() + i);
-    pack_points(g.queries, pilot.rows + i, 0, n, query_shift.get() + i, kernels, kernels.rows,
-                queries.get() + i * d);
-  }
-  struct Space {
-    Buffer<T> keys, key_shift, weights, x, scores, lanes, values, largest;
-    Space(std::size_t d, const TypedKernels<T> &k)
-        : keys(kPanelKeys * d),
-          key_shift(kPanelKeys),
-          weights(3 * kPanelKeys),
-          x(kPanelKeys),
-          scores(std::size_t(k.rows) * kScoreStride),
-          lanes(std::size_t(kBlockRows) * kPowerSums * k.width),
-          values(kBlockRows * kPanelKeys),
-          largest(kBlockRows) {}
-  };
-  std::vector<Space> spaces;
-  for (int i = 0; i < n_threads; ++i) spaces.emplace_back(d, kernels);
+  Pilot<T> rows(g, pilot, kernels, n_threads);
   parts.resize(pilot.n_tiles);
-  const std::size_t n_sums = pilot.x ? kPowerSums : 1, n_lanes = pilot.x ? kPowerSums : 2;
   parallel_for(
-      pilot.n_tiles, n_threads,
-      [&](std::size_t t, int slot) {
-        Space &s = spaces[slot];
-        double *sums = pilot.sums + t * pilot.n_rows * n_sums;
-        std::fill_n(sums, pilot.n_rows * n_sums, 0.0);
-        Tile<T> tile{};
-        tile.keys = s.keys.get();
-        tile.key_shift = s.key_shift.get();
-        tile.x = s.x.get();
-        (pilot.x ? tile.power_x : tile.square_x) = s.weights.get();
-        tile.largest = s.largest.get();
-        tile.n_dims = d;
-        tile.panel_keys = kPanelKeys;
-        tile.slope = g.slope;
-        tile.ceiling = T(0);
-        tile.threshold = pilot.threshold;
-        tile.differences = g.differences;
-        tile.scores = s.scores.get();
-        tile.lanes = s.lanes.get();
-        tile.values = s.values.get();
-        for (std::int64_t k = pilot.tile_start[t]; k < pilot.tile_start[t + 1]; k += kPanelKeys) {
-          const std::int32_t *keys = pilot.key_order + k;
-          const std::size_t n_keys =
-              std::min<std::int64_t>(kPanelKeys, pilot.tile_start[t + 1] - k);
-          tile.n_keys = round_up(n_keys, kernels.group_keys);
-          pack_shift(g.key_shift, keys, 0, n_keys, tile.n_keys, s.key_shift.get());
-          pack_points(g.keys, keys, 0, n_keys, s.key_shift.get(), kernels, kernels.group_keys,
-                      s.keys.get());
-          pack_weights(g, pilot, keys, n_keys, tile.n_keys, s.weights.get(), s.x.get());
-          for (std::size_t i = 0; i < pilot.n_rows; i += kBlockRows) {
-            const std::size_t n = std::min<std::size_t>(kBlockRows, pilot.n_rows - i);
-            tile.queries = queries.get() + i * d;
-            tile.query_shift = query_shift.get() + i;
-            tile.n_strips = int((n + kernels.rows - 1) / kernels.rows);
-            std::fill_n(tile.lanes, std::size_t(kBlockRows) * n_lanes * kernels.width, T(0));
-            kernels.tile(tile);
-            for (std::size_t r = 0; r < n; ++r) {
-              const T *lanes = tile.lanes + n_lanes * r * kernels.width;
-              double *of_row = sums + (i + r) * n_sums;
-              const double scale = pilot.x ? std::exp(-g.query_shift[pilot.rows[i + r]]) : 1.0;
-              for (std::size_t c = 0; c < n_sums; ++c)
-                of_row[c] += double(kernels.sum_lanes(lanes + c * kernels.width)) *
-                             (c < 2   ? 1.0
-                              : c < 5 ? scale
-                                      : scale * scale);
-              if (pilot.x && s.largest.get()[r] < pilot.threshold) continue;
-              const T *values = tile.values + r * kPanelKeys;
-              for (std::size_t j = 0; j < n_keys; ++j)
-                if (values[j] >= pilot.threshold)
-                  parts[t].push_back({std::int32_t(i + r), keys[j], float(values[j])});
-            }
-          }
-        }
-      },
+      pilot.n_tiles, n_threads, [&](std::size_t t, int slot) { rows.run(t, slot, parts[t]); },
       poll);
 }
 

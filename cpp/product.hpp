@@ -12,8 +12,11 @@
 #include "memory.hpp"
 #include "pack.hpp"
 #include "threads.hpp"
+#include "types.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -21,16 +24,15 @@ namespace akmv {
 
 template <class T>
 struct Product {
-  Points<T> queries, keys;
-  const double *query_shift;  // [queries]
-  const double *key_shift;    // [keys]
-  const T *x;                 // [key][column]
+  Geometry<T> geometry;
+  T ceiling;   // of exponents
+  const T *x;  // [key][column]
   std::size_t n_columns;
-  T slope, ceiling;
-  bool differences, online, squares;
-  T *out;      // [query][column]
-  T *totals;   // [query] sums of the exponentials, or null
-  T *row_max;  // [query] with `online`
+  bool online;
+  bool squares;  // the last two of three columns are multiplied by the squared exponentials
+  T *out;        // [query][column]
+  T *totals;     // [query] sums of the exponentials, or null
+  T *row_max;    // [query] with `online`
 };
 
 /// How the keys are cut, from the dimension and the number of columns.
@@ -95,17 +97,18 @@ class Runner {
  public:
   Runner(const Product<T> &product, const TypedKernels<T> &kernels, int n_threads, const Poll &poll)
       : p_(product),
+        g_(product.geometry),
         k_(kernels),
         poll_(poll),
-        cut_(cut_keys<T>(p_.keys.n, p_.keys.d, p_.n_columns, k_.group_keys)),
-        n_blocks_((p_.queries.n + kBlockRows - 1) / kBlockRows),
+        cut_(cut_keys<T>(g_.keys.n, g_.keys.d, p_.n_columns, k_.group_keys)),
+        n_blocks_((g_.queries.n + kBlockRows - 1) / kBlockRows),
         n_threads_(int(std::max<std::size_t>(
             1, std::min<std::size_t>(n_threads, std::max(n_blocks_, cut_.n_chunks))))) {
-    for (int i = 0; i < n_threads_; ++i) spaces_.emplace_back(p_.keys.d, p_.n_columns, k_);
+    for (int i = 0; i < n_threads_; ++i) spaces_.emplace_back(g_.keys.d, p_.n_columns, k_);
   }
 
   void run() {
-    clear(rows(0, p_.out, p_.totals, p_.row_max), p_.queries.n);
+    clear(rows(0, p_.out, p_.totals, p_.row_max), g_.queries.n);
     // Few queries and many keys: chunks side by side. Otherwise blocks of queries side by side.
     const bool by_chunks = n_blocks_ < 4 * std::size_t(n_threads_) && cut_.n_chunks > n_blocks_;
     by_chunks ? run_chunks() : run_blocks();
@@ -114,12 +117,12 @@ class Runner {
 
  private:
   void subtract_query_shift() const {
-    for (std::size_t i = 0; i < p_.queries.n; ++i)
-      if (std::isfinite(p_.query_shift[i])) p_.row_max[i] = T(p_.row_max[i] - p_.query_shift[i]);
+    for (std::size_t i = 0; i < g_.queries.n; ++i)
+      if (std::isfinite(g_.query_shift[i])) p_.row_max[i] = T(p_.row_max[i] - g_.query_shift[i]);
   }
 
   void run_blocks() {
-    Chunk<T> chunk(cut_, p_.keys.d, p_.n_columns, k_.group_keys);
+    Chunk<T> chunk(cut_, g_.keys.d, p_.n_columns, k_.group_keys);
     for (std::size_t c = 0; c < cut_.n_chunks; ++c) {
       const std::size_t n_panels = begin_chunk(c, chunk);
       parallel_for(
@@ -136,10 +139,10 @@ class Runner {
   }
 
   void run_chunks() {
-    const std::size_t m = p_.queries.n;
+    const std::size_t m = g_.queries.n;
     std::vector<Chunk<T>> chunks;
     for (int i = 0; i < n_threads_; ++i)
-      chunks.emplace_back(cut_, p_.keys.d, p_.n_columns, k_.group_keys);
+      chunks.emplace_back(cut_, g_.keys.d, p_.n_columns, k_.group_keys);
     Buffer<T> out(cut_.n_chunks * m * p_.n_columns);
     Buffer<T> totals(p_.totals ? cut_.n_chunks * m : 0);
     Buffer<T> row_max(p_.online ? cut_.n_chunks * m : 0);
@@ -171,11 +174,11 @@ class Runner {
 
   std::size_t begin_chunk(std::size_t c, Chunk<T> &chunk) const {
     const std::size_t first = c * cut_.chunk_keys;
-    const std::size_t last = std::min(p_.keys.n, first + cut_.chunk_keys);
+    const std::size_t last = std::min(g_.keys.n, first + cut_.chunk_keys);
     chunk.n_keys = round_up(last - first, k_.group_keys);
     if (p_.n_columns <= kFewColumns)
       pack_few_columns(p_.x, p_.n_columns, first, last, chunk.n_keys, chunk.x.get());
-    pack_shift<T>(p_.key_shift, nullptr, first, last - first, chunk.n_keys, chunk.shift.get());
+    pack_shift(g_.key_shift, nullptr, first, last - first, chunk.n_keys, chunk.shift.get());
     return (chunk.n_keys + cut_.panel_keys - 1) / cut_.panel_keys;
   }
 
@@ -183,9 +186,9 @@ class Runner {
     const std::size_t start = panel * cut_.panel_keys;
     const std::size_t width = std::min<std::size_t>(cut_.panel_keys, chunk.n_keys - start);
     const std::size_t first = c * cut_.chunk_keys + start;
-    const std::size_t last = std::min(p_.keys.n, first + width);
-    pack_points(p_.keys, nullptr, first, last - first, chunk.shift.get() + start, k_, k_.group_keys,
-                chunk.keys.get() + start * p_.keys.d);
+    const std::size_t last = std::min(g_.keys.n, first + width);
+    pack_points(g_.keys, nullptr, first, last - first, chunk.shift.get() + start, k_, k_.group_keys,
+                chunk.keys.get() + start * g_.keys.d);
     if (p_.n_columns > kFewColumns)
       pack_many_columns(p_.x, p_.n_columns, first, last, width, k_.group_keys,
                         chunk.x.get() + start * round_up(p_.n_columns, k_.group_keys));
@@ -193,59 +196,50 @@ class Runner {
 
   void run_tile(std::size_t block, const Chunk<T> &chunk, Workspace<T> &space) const {
     const std::size_t first = block * kBlockRows;
-    const std::size_t last = std::min(p_.queries.n, first + kBlockRows);
-    pack_shift<T>(p_.query_shift, nullptr, first, last - first, kBlockRows,
-                  space.query_shift.get());
-    pack_points(p_.queries, nullptr, first, last - first, space.query_shift.get(), k_, k_.rows,
-                space.queries.get());
+    const std::size_t n_rows = std::min<std::size_t>(kBlockRows, g_.queries.n - first);
+    pack_queries(g_, nullptr, first, n_rows, k_, space.queries.get(), space.query_shift.get());
+    Operands<T> operands = operands_of(g_, cut_.panel_keys, space.scores.get());
+    operands.ceiling = p_.ceiling;
+    put_queries(space.queries.get(), space.query_shift.get(), n_rows, k_, operands);
+    put_keys(chunk.keys.get(), chunk.shift.get(), chunk.n_keys, operands);
+    clear(space);
+    if (p_.squares)
+      k_.sampled(operands, SampledTile<T>{chunk.x.get(), 1, chunk.x.get() + chunk.n_keys, nullptr,
+                                          nullptr, space.lanes.get(), nullptr});
+    else
+      k_.product(operands,
+                 ProductTile<T>{chunk.x.get(), int(p_.n_columns), p_.online, p_.totals != nullptr,
+                                space.lanes.get(), space.products.get(), space.totals.get(),
+                                space.row_max.get()});
+    add_lanes(n_rows, space);
+  }
 
-    Tile<T> tile{};
-    tile.queries = space.queries.get();
-    tile.query_shift = space.query_shift.get();
-    tile.keys = chunk.keys.get();
-    tile.key_shift = chunk.shift.get();
-    tile.x = chunk.x.get();
-    tile.n_dims = p_.keys.d;
-    tile.n_keys = chunk.n_keys;
-    tile.panel_keys = cut_.panel_keys;
-    tile.n_strips = int((last - first + k_.rows - 1) / k_.rows);
-    // With squares the last two of three columns.
-    tile.n_columns = p_.squares ? 1 : int(p_.n_columns);
-    tile.square_x = p_.squares ? chunk.x.get() + chunk.n_keys : nullptr;
-    tile.slope = p_.slope;
-    tile.ceiling = p_.ceiling;
-    tile.differences = p_.differences;
-    tile.online = p_.online;
-    tile.row_sums = p_.totals != nullptr;
-    tile.scores = space.scores.get();
-    tile.lanes = space.lanes.get();
-    tile.products = space.products.get();
-    tile.totals = space.totals.get();
-    tile.row_max = space.row_max.get();
+  void clear(Workspace<T> &space) const {
+    if (p_.n_columns <= kFewColumns)
+      std::fill_n(space.lanes.get(), kBlockRows * p_.n_columns * k_.width, T(0));
+    else
+      std::fill_n(space.products.get(), kBlockRows * round_up(p_.n_columns, k_.group_keys), T(0));
+    std::fill_n(space.totals.get(), kBlockRows * k_.width, T(0));
+    std::fill_n(space.row_max.get(), kBlockRows, -std::numeric_limits<T>::infinity());
+  }
 
+  /// The partial sums of row i move to the front: products[i], totals[i].
+  void add_lanes(std::size_t n_rows, Workspace<T> &space) const {
+    T *lanes = space.lanes.get(), *products = space.products.get(), *totals = space.totals.get();
     const std::size_t padded = round_up(p_.n_columns, k_.group_keys);
     if (p_.n_columns <= kFewColumns)
-      std::fill_n(tile.lanes, kBlockRows * p_.n_columns * k_.width, T(0));
+      for (std::size_t i = 0; i < n_rows * p_.n_columns; ++i)
+        lanes[i] = k_.sum_lanes(lanes + i * k_.width);
     else
-      std::fill_n(tile.products, kBlockRows * padded, T(0));
-    std::fill_n(tile.totals, kBlockRows * k_.width, T(0));
-    std::fill_n(tile.row_max, kBlockRows, -std::numeric_limits<T>::infinity());
-    k_.tile(tile);
-    // The partial sums of row i move to the front: products[i], totals[i].
-    if (p_.n_columns <= kFewColumns)
-      for (std::size_t i = 0; i < (last - first) * p_.n_columns; ++i)
-        tile.lanes[i] = k_.sum_lanes(tile.lanes + i * k_.width);
-    else
-      for (std::size_t i = 0; i < last - first; ++i)
-        std::copy_n(tile.products + i * padded, p_.n_columns, tile.products + i * p_.n_columns);
-    for (std::size_t i = 0; i < last - first; ++i)
-      tile.totals[i] = k_.sum_lanes(tile.totals + i * k_.width);
+      for (std::size_t i = 0; i < n_rows; ++i)
+        std::copy_n(products + i * padded, p_.n_columns, products + i * p_.n_columns);
+    for (std::size_t i = 0; i < n_rows; ++i) totals[i] = k_.sum_lanes(totals + i * k_.width);
   }
 
   void merge_block(std::size_t block, const Workspace<T> &space, T *out, T *totals,
                    T *row_max) const {
     const std::size_t first = block * kBlockRows;
-    const std::size_t last = std::min(p_.queries.n, first + kBlockRows);
+    const std::size_t last = std::min(g_.queries.n, first + kBlockRows);
     T *sums = p_.n_columns <= kFewColumns ? space.lanes.get() : space.products.get();
     for (std::size_t i = first; i < last; ++i)
       merge(rows(i, out, totals, row_max),
@@ -276,6 +270,7 @@ class Runner {
   }
 
   const Product<T> &p_;
+  const Geometry<T> &g_;
   const TypedKernels<T> &k_;
   const Poll &poll_;
   const Cut cut_;

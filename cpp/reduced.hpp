@@ -153,10 +153,9 @@ class Reducer {
   /// Keys first + start, ...: everything lies at the place `start` of the chunk.
   void pack_panel(std::size_t first, std::size_t start, std::size_t width, Keys &keys) const {
     const std::size_t from = first + start, to = from + width;
-    const std::size_t padded = round_up(width, k_.group_keys);
-    pack_shift<T>(r_.few.key_shift, nullptr, from, width, padded, keys.shift.get() + start);
-    pack_points(r_.few.keys, nullptr, from, width, keys.shift.get() + start, k_, k_.group_keys,
-                keys.points.get() + start * r_.few.keys.d);
+    const std::size_t padded =
+        pack_keys(r_.few, nullptr, from, width, k_, keys.points.get() + start * r_.few.keys.d,
+                  keys.shift.get() + start);
     bound(keys.points.get() + start * r_.few.keys.d, keys.shift.get() + start, padded,
           k_.group_keys, keys.bound.get() + start);
     T *x = keys.x.get() + start * padded_;
@@ -175,16 +174,18 @@ class Reducer {
     const std::size_t first = block * kBlockRows;
     const std::size_t n_rows = std::min<std::size_t>(kBlockRows, r_.few.queries.n - first);
     const bool few_columns = r_.n_columns <= std::size_t(kFewColumns);
-    Tile<T> tile = packed_rows(first, n_rows, s);
+    Operands<T> operands = operands_of(r_.few, cut_.panel_keys, s.tile.scores.get());
+    pack_rows(first, n_rows, s);
+    put_queries(s.tile.queries.get(), s.tile.query_shift.get(), n_rows, k_, operands);
+    ReducedTile<T> tile = cleared_tile(s);
     std::fill_n(s.corrections.get(), n_rows * r_.n_columns, 0.0);
     for (std::size_t start = 0; start < n_keys; start += cut_.panel_keys) {
       const std::size_t width = panel_width(n_keys, start);
-      tile.keys = keys.points.get() + start * r_.few.keys.d;
-      tile.key_shift = keys.shift.get() + start;
+      put_keys(keys.points.get() + start * r_.few.keys.d, keys.shift.get() + start,
+               round_up(width, k_.group_keys), operands);
       tile.key_bound = keys.bound.get() + start;
       tile.x = keys.x.get() + start * padded_;
-      tile.n_keys = round_up(width, k_.group_keys);
-      k_.tile(tile);
+      k_.reduced(operands, tile);
       const DrawPanel<T> panel{tile.values,
                                tile.live,
                                int(n_rows),
@@ -212,29 +213,24 @@ class Reducer {
       }
   }
 
-  Tile<T> packed_rows(std::size_t first, std::size_t n_rows, Space &s) const {
-    Tile<T> tile{};
-    tile.queries = s.tile.queries.get();
-    tile.query_shift = s.tile.query_shift.get();
-    tile.n_dims = r_.few.keys.d;
-    tile.panel_keys = cut_.panel_keys;
-    tile.n_strips = int((n_rows + k_.rows - 1) / k_.rows);
+  void pack_rows(std::size_t first, std::size_t n_rows, Space &s) const {
+    pack_queries(r_.few, nullptr, first, n_rows, k_, s.tile.queries.get(),
+                 s.tile.query_shift.get());
+    bound(s.tile.queries.get(), s.tile.query_shift.get(), round_up(n_rows, k_.rows), k_.rows,
+          s.bound.get());
+  }
+
+  /// Sums of a block of queries, before the first panel.
+  ReducedTile<T> cleared_tile(Space &s) const {
+    ReducedTile<T> tile{};
     tile.n_columns = int(r_.n_columns);
-    tile.slope = r_.few.slope;
-    tile.ceiling = T(0);
-    tile.scores = s.tile.scores.get();
+    tile.floor = r_.floor;
+    tile.bound_dims = int(bound_dims());
+    tile.query_bound = s.bound.get();
     tile.lanes = s.tile.lanes.get();
     tile.products = s.tile.products.get();
     tile.values = s.values.get();
     tile.live = s.live.get();
-    tile.floor = r_.floor;
-    pack_shift<T>(r_.few.query_shift, nullptr, first, n_rows, kBlockRows, s.tile.query_shift.get());
-    pack_points(r_.few.queries, nullptr, first, n_rows, s.tile.query_shift.get(), k_, k_.rows,
-                s.tile.queries.get());
-    tile.bound_dims = int(bound_dims());
-    tile.query_bound = s.bound.get();
-    bound(s.tile.queries.get(), s.tile.query_shift.get(), round_up(n_rows, k_.rows), k_.rows,
-          s.bound.get());
     if (r_.n_columns <= std::size_t(kFewColumns))
       std::fill_n(tile.lanes, kBlockRows * r_.n_columns * k_.width, T(0));
     else

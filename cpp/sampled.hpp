@@ -256,9 +256,8 @@ class Sampler {
   void pack_rows(const std::int32_t *rows, std::size_t n_rows, Space &s) const {
     for (std::size_t i = 0; i < n_rows; i += kBlockRows) {
       const std::size_t n = std::min<std::size_t>(kBlockRows, n_rows - i);
-      pack_shift(g_.query_shift, rows + i, 0, n, kBlockRows, s.query_shift.get() + i);
-      pack_points(g_.queries, rows + i, 0, n, s.query_shift.get() + i, k_, k_.rows,
-                  s.queries.get() + i * g_.keys.d);
+      pack_queries(g_, rows + i, 0, n, k_, s.queries.get() + i * g_.keys.d,
+                   s.query_shift.get() + i);
     }
     if (smooth_.moments)
       for (std::size_t i = 0; i < round_up(n_rows, kBlockRows); ++i)
@@ -286,50 +285,40 @@ class Sampler {
   }
 
   void add_chunk(std::size_t first, std::size_t n, std::size_t n_rows, Space &s) const {
-    Tile<T> tile{};
-    tile.n_keys = round_up(n, k_.group_keys);
     const std::int32_t *keys = s.drawn.keys.data() + first;
-    pack_shift(g_.key_shift, keys, 0, n, tile.n_keys, s.key_shift.get());
-    pack_points(g_.keys, keys, 0, n, s.key_shift.get(), k_, k_.group_keys, s.keys.get());
-    pack_weights(keys, n, tile.n_keys, s);
-    tile.keys = s.keys.get();
-    tile.key_shift = s.key_shift.get();
-    tile.x = s.x.get();
-    tile.square_x = s.square_x.get();
-    if (smooth_.moments) {
-      take_out(first, n, tile.n_keys, s);
-      tile.smooth = s.smooth.get();
-    }
-    tile.n_dims = g_.keys.d;
-    tile.panel_keys = panel_keys_;
-    tile.n_columns = int(n_columns_);
-    tile.slope = g_.slope;
-    tile.ceiling = T(0);
-    tile.differences = g_.differences;
-    tile.scores = s.scores.get();
-    tile.lanes = s.lanes.get();
-    tile.products = s.products.get();
-    const bool many = n_columns_ > std::size_t(kFewColumns);
-    const std::size_t padded = round_up(n_columns_, k_.group_keys), n_few = many ? 0 : n_columns_;
+    const std::size_t padded = pack_keys(g_, keys, 0, n, k_, s.keys.get(), s.key_shift.get());
+    pack_weights(keys, n, padded, s);
+    if (smooth_.moments) take_out(first, n, padded, s);
+    Operands<T> operands = operands_of(g_, panel_keys_, s.scores.get());
+    put_keys(s.keys.get(), s.key_shift.get(), padded, operands);
+    SampledTile<T> tile{
+        s.x.get(), int(n_columns_), s.square_x.get(), smooth_.moments ? s.smooth.get() : nullptr,
+        nullptr,   s.lanes.get(),   s.products.get()};
     for (std::size_t i = 0; i < n_rows; i += kBlockRows) {
       const std::size_t rows = std::min<std::size_t>(kBlockRows, n_rows - i);
-      tile.queries = s.queries.get() + i * g_.keys.d;
-      tile.query_shift = s.query_shift.get() + i;
+      put_queries(s.queries.get() + i * g_.keys.d, s.query_shift.get() + i, rows, k_, operands);
       tile.query_scale = s.query_scale.get() + i;
-      tile.n_strips = int((rows + k_.rows - 1) / k_.rows);
-      std::fill_n(tile.lanes, kBlockRows * (n_few + 2) * std::size_t(k_.width), T(0));
-      if (many) std::fill_n(tile.products, kBlockRows * padded, T(0));
-      k_.tile(tile);
-      for (std::size_t r = 0; r < rows; ++r) {
-        double *sums = s.sums.get() + (i + r) * (n_columns_ + 2);
-        if (many)
-          for (std::size_t c = 0; c < n_columns_; ++c)
-            sums[c] += double(tile.products[r * padded + c]);
-        const T *lanes = tile.lanes + r * (n_few + 2) * std::size_t(k_.width);
-        for (std::size_t c = 0; c < n_few + 2; ++c)
-          sums[n_columns_ - n_few + c] += double(k_.sum_lanes(lanes + c * std::size_t(k_.width)));
-      }
+      std::fill_n(tile.lanes, kBlockRows * (n_few() + 2) * std::size_t(k_.width), T(0));
+      if (n_few() < n_columns_)
+        std::fill_n(tile.products, kBlockRows * round_up(n_columns_, k_.group_keys), T(0));
+      k_.sampled(operands, tile);
+      for (std::size_t r = 0; r < rows; ++r)
+        add_row(tile, r, s.sums.get() + (i + r) * (n_columns_ + 2));
     }
+  }
+
+  /// Columns that are dotted: all, or none.
+  std::size_t n_few() const { return n_columns_ > std::size_t(kFewColumns) ? 0 : n_columns_; }
+
+  /// Sums of one row of a tile: of many columns, then of few columns and squares.
+  void add_row(const SampledTile<T> &tile, std::size_t row, double *sums) const {
+    if (n_few() < n_columns_) {
+      const T *products = tile.products + row * round_up(n_columns_, k_.group_keys);
+      for (std::size_t c = 0; c < n_columns_; ++c) sums[c] += double(products[c]);
+    }
+    const T *lanes = tile.lanes + row * (n_few() + 2) * std::size_t(k_.width);
+    for (std::size_t c = 0; c < n_few() + 2; ++c)
+      sums[n_columns_ - n_few() + c] += double(k_.sum_lanes(lanes + c * std::size_t(k_.width)));
   }
 
   /// What the smooth part of all keys exceeds that of the drawn ones by.

@@ -20,6 +20,9 @@ namespace akmv {
 template <class T>
 struct OneHead {
   Points<T> queries, keys, values;  // the scale is the factor of the queries
+
+  /// Scores are exponents; shifts of keys come with the draws.
+  Geometry<T> geometry() const { return {queries, keys, nullptr, nullptr, T(1), false}; }
 };
 
 /// Blocks of queries, and positions in `key_order` that belong to a block's band.
@@ -113,7 +116,9 @@ struct AttentionSums {
     std::fill_n(squared.get(), n_rows * kSquareColumns * width, T(0));
     std::fill_n(row_max.get(), n_rows, -std::numeric_limits<T>::infinity());
   }
-  void write_to(AttentionTile<T> &tile) {
+  /// Where a tile adds to these sums.
+  AttentionTile<T> tile() {
+    AttentionTile<T> tile{};
     tile.n_columns = int(n_columns);
     tile.products = products.get();
     tile.crosses = crosses.get();
@@ -121,6 +126,7 @@ struct AttentionSums {
     tile.means = means.get();
     tile.squared = squared.get();
     tile.row_max = row_max.get();
+    return tile;
   }
 };
 
@@ -283,20 +289,14 @@ class AttentionPilot {
     for (std::size_t r = 0; r < s.sums.n_rows; ++r)
       s.sums.visible[r] = r < n_rows ? blocks_.seen_by(s.rows[r]) : 0;
     s.sums.clear();
-    AttentionTile<T> tile{};
-    tile.queries = s.queries.get();
-    tile.keys = packed_.keys;
-    tile.key_shift = packed_.key_shift;
+    Operands<T> operands = operands_of(a_.geometry(), packed_.panel_keys, s.scores.get());
+    put_queries<T>(s.queries.get(), nullptr, n_rows, k_, operands);
+    put_keys<T>(packed_.keys, packed_.key_shift, packed_.n_keys, operands);
+    AttentionTile<T> tile = s.sums.tile();
     tile.values = packed_.values;
     tile.norms = packed_.norms;
     tile.visible = s.sums.visible.data();
-    tile.n_dims = a_.keys.d;
-    tile.n_keys = packed_.n_keys;
-    tile.panel_keys = packed_.panel_keys;
-    tile.n_strips = int((n_rows + strip_rows - 1) / strip_rows);
-    tile.scores = s.scores.get();
-    s.sums.write_to(tile);
-    k_.attend(tile);
+    k_.attend(operands, tile);
 
     std::fill_n(s.outputs.get(), columns * s.sums.n_rows, T(0));
     for (std::size_t r = 0; r < n_rows; ++r) {
@@ -608,10 +608,10 @@ class AttentionSampler {
       squares[j] = left * s.apart.get()[j];
       squares[width + j] = left;
     }
-    AttentionTile<T> tile{};
-    tile.queries = s.queries.get();
-    tile.keys = s.keys.get();
-    tile.key_shift = s.key_shift.get();
+    Operands<T> operands = operands_of(a_.geometry(), panel_keys_, s.scores.get());
+    put_queries<T>(s.queries.get(), nullptr, part.n_rows, k_, operands);
+    put_keys(s.keys.get(), s.key_shift.get(), width, operands);
+    AttentionTile<T> tile = s.sums.tile();
     tile.values = s.values.get();
     tile.squares = sampled ? squares : nullptr;
     tile.cross_every = kCrossEvery;
@@ -621,13 +621,8 @@ class AttentionSampler {
         s.sums.visible[i] = std::int64_t(part.own + part.first_row + i + 1) - std::int64_t(first);
       tile.visible = s.sums.visible.data();
     }
-    tile.n_dims = a_.keys.d;
-    tile.n_keys = width;
-    tile.panel_keys = panel_keys_;
-    tile.n_strips = int((part.n_rows + k_.rows - 1) / k_.rows);
-    tile.scores = s.scores.get();
-    s.sums.write_to(tile);
-    k_.attend(tile);
+    tile.terms = s.scores.get() + std::size_t(k_.rows) * kScoreStride;
+    k_.attend(operands, tile);
   }
 
   void finish(std::size_t query, std::size_t b, std::size_t i, const Space &s,

@@ -1,7 +1,7 @@
 // Sums of outer products of points, lower triangle only, and their quadratic forms.
 #pragma once
 
-#include "kernels.hpp"
+#include "operands.hpp"
 #include "simd.hpp"
 
 namespace akmv {

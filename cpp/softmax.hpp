@@ -6,8 +6,8 @@
 // powers of two.
 #pragma once
 
+#include "rows.hpp"
 #include "softmax_tile.hpp"
-#include "tile.hpp"
 
 namespace akmv {
 namespace AKMV_ISA {

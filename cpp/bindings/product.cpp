@@ -35,21 +35,22 @@ template <class T>
 void bound_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<const T> x,
                         const ExponentsRecord<T> &e, const TileSumsRecord<T> &sums,
                         const Backend &backend) {
-  const Product<T> product{
+  const Geometry<T> geometry{
       {queries.data(), queries.shape(0), queries.shape(1), e.query_centre.data(), e.factor},
       {keys.data(), keys.shape(0), keys.shape(1), e.key_centre.data(), e.factor},
       e.query_shift.data(),
       e.key_shift.data(),
-      x.data(),
-      x.shape(1),
       e.slope,
-      e.ceiling,
-      e.differences,
-      e.online,
-      e.squares,
-      sums.out.data(),
-      data_or_null(sums.totals),
-      data_or_null(sums.row_max)};
+      e.differences};
+  const Product<T> product{geometry,
+                           e.ceiling,
+                           x.data(),
+                           x.shape(1),
+                           e.online,
+                           e.squares,
+                           sums.out.data(),
+                           data_or_null(sums.totals),
+                           data_or_null(sums.row_max)};
   const auto &table = backend.typed<T>();
   backend.run([&](const Poll &poll) { tile_product(product, table, backend.threads, poll); });
 }

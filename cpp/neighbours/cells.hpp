@@ -74,9 +74,7 @@ void nearest_keys(const Geometry<T> &g, std::size_t width, const TypedKernels<T>
                   int n_threads, const Poll &poll, std::int32_t *out) {
   const std::size_t group = std::size_t(kernels.group_keys), padded = round_up(g.keys.n, group);
   Buffer<T> keys(padded * g.keys.d), key_shift(padded);
-  pack_shift(g.key_shift, nullptr, 0, g.keys.n, padded, key_shift.get());
-  pack_points(g.keys, nullptr, 0, g.keys.n, key_shift.get(), kernels, kernels.group_keys,
-              keys.get());
+  pack_keys(g, nullptr, 0, g.keys.n, kernels, keys.get(), key_shift.get());
   std::vector<GatheredTile<T>> spaces;
   for (int i = 0; i < n_threads; ++i) spaces.emplace_back(g, kernels);
   parallel_pieces(

@@ -27,46 +27,35 @@ class GatheredTile {
         keys_(kPanelKeys * g.keys.d),
         key_shift_(kPanelKeys),
         scores_(std::size_t(kernels.rows) * kScoreStride),
-        hits_(kBlockRows * kPanelKeys) {
-    tile_.queries = queries_.get();
-    tile_.query_shift = query_shift_.get();
-    tile_.n_dims = g.keys.d;
-    tile_.slope = g.slope;
-    tile_.differences = g.differences;
-    tile_.scores = scores_.get();
-  }
+        hits_(kBlockRows * kPanelKeys),
+        operands_(operands_of(g, kPanelKeys, scores_.get())) {}
 
   /// Queries order[0 .. n), or first, first + 1, ... without an order.
   void gather_queries(const std::int32_t *order, std::size_t first, std::size_t n) {
-    pack_shift(g_.query_shift, order, first, n, kBlockRows, query_shift_.get());
-    pack_points(g_.queries, order, first, n, query_shift_.get(), k_, k_.rows, queries_.get());
-    tile_.n_strips = int((n + k_.rows - 1) / k_.rows);
+    pack_queries(g_, order, first, n, k_, queries_.get(), query_shift_.get());
+    put_queries(queries_.get(), query_shift_.get(), n, k_, operands_);
   }
 
   void gather_keys(const std::int32_t *order, std::size_t n) {
-    const std::size_t padded = round_up(n, k_.group_keys);
-    pack_shift(g_.key_shift, order, 0, n, padded, key_shift_.get());
-    pack_points(g_.keys, order, 0, n, key_shift_.get(), k_, k_.group_keys, keys_.get());
-    use_keys(keys_.get(), key_shift_.get(), padded);
+    use_keys(keys_.get(), key_shift_.get(),
+             pack_keys(g_, order, 0, n, k_, keys_.get(), key_shift_.get()));
   }
 
   /// Keys that are packed already, a multiple of the group.
   void use_keys(const T *keys, const T *shift, std::size_t padded) {
-    tile_.keys = keys;
-    tile_.key_shift = shift;
-    tile_.n_keys = padded;
+    put_keys(keys, shift, padded, operands_);
   }
 
   /// Calls then(hit) for every pair with exponent >= floor.
   template <class Then>
   void each_hit(T floor, const Then &then) {
-    each(k_.hits(tile_, floor, hits_.get()), then);
+    each(k_.hits(operands_, &floor, 0, hits_.get()), then);
   }
 
   /// The same with a floor for each row of the block.
   template <class Then>
   void each_hit(const T *floors, const Then &then) {
-    each(k_.hits_by_row(tile_, floors, hits_.get()), then);
+    each(k_.hits(operands_, floors, 1, hits_.get()), then);
   }
 
  private:
@@ -79,7 +68,7 @@ class GatheredTile {
   const TypedKernels<T> &k_;
   Buffer<T> queries_, query_shift_, keys_, key_shift_, scores_;
   Buffer<Hit<T>> hits_;
-  Tile<T> tile_{};
+  Operands<T> operands_;
 };
 
 /// Pairs with exponent >= floor in the cells of a tiling that are not in `known` yet.

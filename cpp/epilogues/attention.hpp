@@ -1,10 +1,94 @@
-// Softmax tiles for sampled attention; see attention_kernels.hpp for what they compute.
+// Sampled attention: softmax over drawn keys, and what each key adds to the error of some rows.
 #pragma once
 
-#include "attention_kernels.hpp"
-#include "tile.hpp"
+#include "../operands.hpp"
+#if defined(AKMV_ISA)
+#include "../rows.hpp"
+#endif
 
 namespace akmv {
+
+constexpr int kSquareColumns = 2;
+constexpr double kLeastRest = 1e-3;  // smaller 1 - p would show the rounding of |v - o| only
+
+// One block of queries against one chunk of packed keys, largest exponent of each row taken out:
+//
+//   products[i, c] = sum_j t_ij values[j, c],   totals[i] = sum_j t_ij,
+//   means[i] = sum_j t_ij norms[j],             squared[i, c] = sum_j t_ij^2 squares[j, c],
+//   crosses[i, c] = sum_j t_ij^2 squares[j, 1] values[j, c]   for every `cross_every`-th strip,
+//
+// with t_ij = exp(<q_i, k_j> - key_shift[j] - row_max[i]). Sums go on from chunk to chunk.
+template <class T>
+struct AttentionTile {
+  const T *values;              // [panel][column group][key][column]
+  const T *norms;               // [key] or null
+  const T *squares;             // [kSquareColumns][key], or null: all 0
+  const std::int64_t *visible;  // [row] how many keys of the chunk a row sees, or null: all
+  int n_columns;
+  int cross_every, cross_first;  // 0: no squared terms in any chunk
+
+  T *products;  // [row][padded columns]
+  T *crosses;   // [row][padded columns], with `cross_every`
+  T *totals;    // [row] vectors of partial sums
+  T *means;     // [row] vectors of partial sums, with `norms`
+  T *squared;   // [row][kSquareColumns] vectors of partial sums, with `cross_every`
+  T *row_max;   // [row]
+  T *terms;     // scratch [rows][kScoreStride], with `squares`
+};
+
+// For one strip of queries whose outputs are known, what each key adds to their error:
+//
+//   moment[j]  += (p_ij / (1 - p_ij))^2 (|v_j - o_i|^2 + plan_guard_i),
+//   guarded[j] += (p_ij / (1 - p_ij))^2 (|v_j - o_i|^2 + guard_i).
+//
+// Without the guards that is the squared error of a row that misses key j: p_ij^2 |v_j - o_i|^2 to
+// first order, and all of |v_j - v|^2 where the key has nearly all the weight.
+template <class T>
+struct MomentStrip {
+  const T *queries;  // [dim][row], the strip
+  const T *outputs;  // [column][row], the strip
+  const T *keys;     // as in Operands
+  const T *values;   // packed like keys: [panel][group][column][key in group]
+  const T *norms;    // [key] |v_j|^2
+  std::size_t n_dims, n_columns;
+  std::size_t first, n_keys;  // the panel
+  int n_rows;
+  const T *row_max;               // [row]
+  const T *inverse_total;         // [row]
+  const T *output_norms;          // [row] |o_i|^2
+  const T *guards, *plan_guards;  // [row]
+  const std::int64_t *visible;    // [row]
+  float *const *moment;           // [row] where its sums go: [key]
+  float *const *guarded;          // [row]
+  T *scores, *dots;               // scratch [rows][kScoreStride]
+};
+
+// Listed values, moved to (v - centre) * factor and laid out for AttentionTile.
+template <class T>
+struct ValuePanel {
+  const T *values;            // [value][column]
+  const std::int32_t *index;  // [n] which values
+  std::size_t n, width;       // keys listed, and with padding
+  std::size_t n_columns;
+  const T *centre;  // [column], zero padded to a group
+  T factor;
+  const T *point;  // [column], zero padded to a group
+  T *out;          // [column group][key][column]
+  T *apart;        // [width] squared distances of the moved values from the point
+};
+
+// Raw sums of moments made into moments to plan with; see Smoothing.
+struct MomentRow {
+  const float *moment, *guarded;  // [n] sums over the pilot rows, 0 in the band
+  std::size_t n, n_free;          // keys, and those outside the band
+  float scale;                    // 1 / pilot rows
+  std::size_t narrow, wide;
+  float raw_share, wide_share, floor_share;
+  double *running;                  // scratch [n + 1]
+  float *moment_out, *guarded_out;  // [n]
+};
+
+#if defined(AKMV_ISA)
 namespace AKMV_ISA {
 
 // Scores of keys that a row does not see.
@@ -45,79 +129,77 @@ static inline void add_squares(const T *terms, const T *columns, std::size_t str
   for (int c = 0; c < kSquareColumns; ++c) accumulate(lanes + c * S::kWidth, sums[c]);
 }
 
-// Products of a strip of terms with the values of a panel.
+// Scores of the keys of a panel that some row of the strip sees.
 template <class T>
-static inline void add_products(const T *terms, const T *values, int width, int panel_width,
-                                int n_groups, T *products) {
-  using S = Simd<T>;
-  for (int g = 0; g < n_groups; ++g) {
-    typename S::V acc[kRows][kVectors];
-    micro<T, kScoreStride, 1, false>(terms, values + std::size_t(g) * panel_width * S::kKeys,
-                                     std::size_t(width), acc);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
-        accumulate(products + (std::size_t(r) * n_groups + g) * S::kKeys + v * S::kWidth,
-                   acc[r][v]);
+struct VisibleScores {
+  const AttentionTile<T> &p;
+
+  int operator()(const Operands<T> &t, int strip, std::size_t first, int panel_width) const {
+    const std::size_t seen = seen_by_strip<T>(p.visible, strip, t.n_keys);
+    if (seen <= first) return 0;
+    const int width = seen - first < std::size_t(panel_width) ? int(seen - first) : panel_width;
+    return EveryScore<T, false>{}(t, strip, first, width);
   }
-}
+};
 
 template <class T>
-static void attend(const AttentionTile<T> &t) {
-  using S = Simd<T>;
-  using V = typename S::V;
-  constexpr int kWidth = S::kWidth;
-  const int n_groups = (t.n_columns + S::kKeys - 1) / S::kKeys;
-  const int padded = n_groups * S::kKeys;
-  for (std::size_t first = 0; first < t.n_keys; first += std::size_t(t.panel_keys)) {
-    const std::size_t left = t.n_keys - first;
-    const int panel_width = left < std::size_t(t.panel_keys) ? int(left) : t.panel_keys;
-    const T *key_shift = t.key_shift + first;
-    for (int s = 0; s < t.n_strips; ++s) {
-      const std::size_t seen = seen_by_strip<T>(t.visible, s, t.n_keys);
-      if (seen <= first) continue;
-      const int width = seen - first < std::size_t(panel_width) ? int(seen - first) : panel_width;
-      const bool crosses = t.cross_every && (s + t.cross_first) % t.cross_every == 0;
-      T *squares = t.scores + kRows * kScoreStride;
-      score_strip<T, false>(t.queries + std::size_t(s) * kRows * t.n_dims,
-                            t.keys + first * t.n_dims, t.n_dims, width, t.scores);
-      for (int r = 0; r < kRows; ++r) {
-        const int row = s * kRows + r;
-        T *scores = t.scores + r * kScoreStride;
-        if (t.visible) hide(scores, t.visible[row] - std::int64_t(first), width);
-        const T old = t.row_max[row];
-        const T here = row_maximum(scores, key_shift, width, T(1));
-        const T next = here > old || here != here ? here : old;
-        const T factor = decay(old, next);
-        if (factor != T(1)) {
-          scale_in_place(t.totals + row * kWidth, kWidth, factor);
-          scale_in_place(t.products + std::size_t(row) * padded, padded, factor);
-          if (t.norms) scale_in_place(t.means + row * kWidth, kWidth, factor);
-          if (t.cross_every)
-            scale_in_place(t.squared + row * kSquareColumns * kWidth, kSquareColumns * kWidth,
-                           factor * factor);
-          if (crosses)
-            scale_in_place(t.crosses + std::size_t(row) * padded, padded, factor * factor);
-        }
-        t.row_max[row] = next;
-        V total, unused;
-        // A row without any key so far has next = -infinity; its exponentials are all 0.
-        exponentials<T, true>(scores, key_shift, nullptr, width, T(1),
-                              next - next == T(0) ? next : T(0), T(0), total, unused);
-        accumulate(t.totals + row * kWidth, total);
-        if (t.norms) accumulate(t.means + row * kWidth, dot(scores, t.norms + first, width));
-        if (t.squares)
-          add_squares(scores, t.squares + first, t.n_keys, width,
-                      t.squared + row * kSquareColumns * kWidth, squares + r * kScoreStride);
-      }
-      const T *values = t.values + first * n_groups * S::kKeys;
-      const std::size_t at = std::size_t(s) * kRows * padded;
-      add_products(t.scores, values, width, panel_width, n_groups, t.products + at);
-      if (t.squares && crosses)
-        add_products(squares, values, width, panel_width, n_groups, t.crosses + at);
-    }
+struct AttentionEpilogue {
+  using V = typename Simd<T>::V;
+  static constexpr int kWidth = Simd<T>::kWidth;
+
+  const Operands<T> &t;
+  const AttentionTile<T> &p;
+  const int n_groups = (p.n_columns + Simd<T>::kKeys - 1) / Simd<T>::kKeys;
+  const int padded = n_groups * Simd<T>::kKeys;
+
+  bool crosses(const Patch &at) const {
+    return p.cross_every && (at.strip + p.cross_first) % p.cross_every == 0;
   }
+
+  void row(const Patch &at, int row, T *scores) const {
+    const T *key_shift = t.key_shift + at.first;
+    if (p.visible) hide(scores, p.visible[row] - std::int64_t(at.first), at.width);
+    raise_maximum(row, row_maximum(scores, key_shift, at.width, T(1)), crosses(at));
+    // A row without any key so far has a maximum of -infinity; its exponentials are all 0.
+    const T most = p.row_max[row];
+    V total, unused;
+    exponentials<T, true>(scores, key_shift, nullptr, at.width, T(1),
+                          most - most == T(0) ? most : T(0), T(0), total, unused);
+    accumulate(p.totals + row * kWidth, total);
+    if (p.norms) accumulate(p.means + row * kWidth, dot(scores, p.norms + at.first, at.width));
+    if (p.squares)
+      add_squares(scores, p.squares + at.first, t.n_keys, at.width,
+                  p.squared + row * kSquareColumns * kWidth, p.terms + row % kRows * kScoreStride);
+  }
+
+  void strip(const Patch &at) const {
+    const T *values = p.values + at.first * padded;
+    const std::size_t to = std::size_t(at.strip) * kRows * padded;
+    add_products(t.scores, values, at.width, at.panel_width, n_groups, p.products + to);
+    if (p.squares && crosses(at))
+      add_products(p.terms, values, at.width, at.panel_width, n_groups, p.crosses + to);
+  }
+
+  void raise_maximum(int row, T here, bool has_crosses) const {
+    const T old = p.row_max[row];
+    const T next = here > old || here != here ? here : old;
+    const T factor = decay(old, next);
+    p.row_max[row] = next;
+    if (factor == T(1)) return;
+    scale_in_place(p.totals + row * kWidth, kWidth, factor);
+    scale_in_place(p.products + std::size_t(row) * padded, padded, factor);
+    if (p.norms) scale_in_place(p.means + row * kWidth, kWidth, factor);
+    if (p.cross_every)
+      scale_in_place(p.squared + row * kSquareColumns * kWidth, kSquareColumns * kWidth,
+                     factor * factor);
+    if (has_crosses) scale_in_place(p.crosses + std::size_t(row) * padded, padded, factor * factor);
+  }
+};
+
+template <class T>
+static void attend(const Operands<T> &t, const AttentionTile<T> &p) {
+  AttentionEpilogue<T> epilogue{t, p};
+  tile(t, VisibleScores<T>{p}, epilogue);
 }
 
 template <class T>
@@ -242,4 +324,6 @@ static void draw_probabilities(const float *__restrict guarded, std::size_t n, f
 }
 
 }  // namespace AKMV_ISA
+#endif
+
 }  // namespace akmv
