@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from inspect import isfunction
 
 import numpy as np
 import numpy.typing as npt
@@ -47,35 +48,6 @@ from approxkmv.loops.types import (
     Tiling,
     WholePoints,
 )
-
-LOOPS = [
-    "attention",
-    "attention_draw",
-    "attention_pilot",
-    "cell_pairs",
-    "column_sums",
-    "exp",
-    "largest_magnitude",
-    "linked_pairs",
-    "merge_pairs",
-    "nearest_keys",
-    "neighbours_of_neighbours",
-    "pair_kernel",
-    "philox",
-    "pilot_rows",
-    "power_of_two",
-    "principal_tiling",
-    "project",
-    "random_tiling",
-    "rate_histogram",
-    "reduced_product",
-    "sampled_product",
-    "scan_ranges",
-    "squared_norms",
-    "tile_hits",
-    "tile_moments",
-    "tile_product",
-]
 
 
 def available_isas() -> tuple[str, ...]:
@@ -508,6 +480,14 @@ class Compiled:
         out = np.empty((n, 4), np.uint64)
         _core.philox(seed, stream, first, out)
         return out
+
+
+# What a backend can compute: each of these has a twin in :mod:`approxkmv.loops.reference`.
+LOOPS = sorted(
+    name
+    for name, method in vars(Compiled).items()
+    if isfunction(method) and not name.startswith("_") and name != "checked"
+)
 
 
 def _empty_tiling(n_queries: int, n_keys: int, depth: int) -> Tiling:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.loops.compiled import Compiled
+from approxkmv.loops.compiled import LOOPS, Compiled
 from approxkmv.loops.types import (
     Array,
     AttentionBlocks,
@@ -39,35 +39,6 @@ from approxkmv.loops.types import (
     Tiling,
     WholePoints,
 )
-
-__all__ = [
-    "attention",
-    "attention_draw",
-    "attention_pilot",
-    "cell_pairs",
-    "column_sums",
-    "exp",
-    "largest_magnitude",
-    "linked_pairs",
-    "merge_pairs",
-    "nearest_keys",
-    "neighbours_of_neighbours",
-    "pair_kernel",
-    "philox",
-    "pilot_rows",
-    "power_of_two",
-    "principal_tiling",
-    "project",
-    "random_tiling",
-    "rate_histogram",
-    "reduced_product",
-    "sampled_product",
-    "scan_ranges",
-    "squared_norms",
-    "tile_hits",
-    "tile_moments",
-    "tile_product",
-]
 
 
 def tile_product(
@@ -770,29 +741,6 @@ def _moved(points: Array, centre: Float64 | None, factor: float) -> Float64:
 class Reference(Compiled):
     """The twins as a backend: the whole engine runs on it, slowly."""
 
-    attention = staticmethod(attention)
-    attention_draw = staticmethod(attention_draw)
-    attention_pilot = staticmethod(attention_pilot)
-    cell_pairs = staticmethod(cell_pairs)
-    column_sums = staticmethod(column_sums)
-    exp = staticmethod(exp)
-    largest_magnitude = staticmethod(largest_magnitude)
-    linked_pairs = staticmethod(linked_pairs)
-    merge_pairs = staticmethod(merge_pairs)
-    nearest_keys = staticmethod(nearest_keys)
-    neighbours_of_neighbours = staticmethod(neighbours_of_neighbours)
-    pair_kernel = staticmethod(pair_kernel)
-    philox = staticmethod(philox)
-    pilot_rows = staticmethod(pilot_rows)
-    power_of_two = staticmethod(power_of_two)
-    principal_tiling = staticmethod(principal_tiling)
-    project = staticmethod(project)
-    random_tiling = staticmethod(random_tiling)
-    rate_histogram = staticmethod(rate_histogram)
-    reduced_product = staticmethod(reduced_product)
-    sampled_product = staticmethod(sampled_product)
-    scan_ranges = staticmethod(scan_ranges)
-    squared_norms = staticmethod(squared_norms)
-    tile_hits = staticmethod(tile_hits)
-    tile_moments = staticmethod(tile_moments)
-    tile_product = staticmethod(tile_product)
+
+for _name in LOOPS:  # a loop without a twin is an error at import
+    setattr(Reference, _name, staticmethod(globals()[_name]))
