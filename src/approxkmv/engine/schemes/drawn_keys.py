@@ -175,7 +175,8 @@ class DrawnKeys:
         long to recompute as all draws before, where a fifth more draws would do.
         """
         problem, blocks = self.problem, self.survey.query_blocks
-        variance, mass = (np.maximum(part, 0.0) for part in (drawn.sums.variance, drawn.sums.mass))
+        parts = drawn.sums.variance, drawn.sums.mass
+        variance, mass = (problem.weighed(np.maximum(part, 0.0)).copy() for part in parts)
         outstanding = standing_out(variance, problem.n_queries)
         variance[outstanding] = mass[outstanding] = 0.0
         room = problem.budget.squared_error - self.near.missing.at_most
@@ -193,7 +194,7 @@ class DrawnKeys:
         draws = self.near.forecast.cost * float(drawn.factor.mean())
         ratio = upper / max(room, np.finfo(np.float64).tiny)
         most = max(margins.recomputing * draws, margins.least_recomputing * self.problem.n_pairs)
-        return min(most, max(margins.top_up * ratio - 1, 0.0) * draws)
+        return float(min(most, max(margins.top_up * ratio - 1, 0.0) * draws))
 
     def improve(self, verdict: Verdict[Result], trace: Trace) -> bool:
         """Search more where the draws met more missed pairs than pilot and search had seen."""
