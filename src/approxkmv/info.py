@@ -10,6 +10,31 @@ from approxkmv._shown import as_html, as_json
 
 
 @dataclass(frozen=True)
+class Considered:
+    """One way to a product that came into question.
+
+    Attributes
+    ----------
+    name : str
+        What is done.
+    cost : float
+        Predicted, in exact products.
+    error : float
+        Predicted, as a share of the error allowed.
+    outcome : str
+        ``"taken"``, or why not.
+    """
+
+    name: str
+    cost: float
+    error: float
+    outcome: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, cost {self.cost:.3g}, error {self.error:.2g}: {self.outcome}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a product was computed, and why.
 
@@ -21,20 +46,27 @@ class Plan:
         Why this method, in a sentence.
     numbers : mapping
         Every number and choice the run used, by name.
+    candidates : tuple of Considered
+        The ways to the product that came into question, each with its predicted cost (in exact
+        products), its predicted error (as a share of the error allowed), and ``"taken"`` or why
+        it was not taken. Empty where nothing but the exact product did.
     """
 
     method: str
     reason: str
     numbers: Mapping[str, object] = field(default_factory=dict)
+    candidates: tuple[Considered, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", MappingProxyType(dict(self.numbers)))
 
-    def __reduce__(self) -> tuple[type[Plan], tuple[str, str, dict[str, object]]]:
-        return Plan, (self.method, self.reason, dict(self.numbers))
+    def __reduce__(
+        self,
+    ) -> tuple[type[Plan], tuple[str, str, dict[str, object], tuple[Considered, ...]]]:
+        return Plan, (self.method, self.reason, dict(self.numbers), self.candidates)
 
     def __str__(self) -> str:
-        lines = [f"{self.method}: {self.reason}"]
+        lines = [f"{self.method}: {self.reason}", *_table(self.candidates)]
         width = max((len(name) for name in self.numbers), default=0)
         lines += [f"  {name:<{width}}  {_number(value)}" for name, value in self.numbers.items()]
         return "\n".join(lines)
@@ -244,6 +276,17 @@ class AttentionInfo:
             for index, head in enumerate(self.heads)
         }
         return as_html(title, self._facts(), heads | _texts(self.plan.numbers))
+
+
+def _table(candidates: Sequence[Considered]) -> list[str]:
+    if not candidates:
+        return []
+    width = max(len(one.name) for one in candidates)
+    lines = ["  predicted cost in exact products, predicted error over the error allowed:"]
+    for one in candidates:
+        numbers = f"cost {one.cost:<6.3g} error {one.error:<6.2g}"
+        lines.append(f"    {one.name:<{width}}  {numbers} {one.outcome}")
+    return lines
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from engine_cases import outcome_of
 
+from approxkmv import diagnose, matvec
 from approxkmv.datasets import clusters
 from approxkmv.engine.cost import CostModel
 from approxkmv.engine.planner import approximate, candidates, predicted
@@ -76,6 +78,26 @@ def test_candidates_are_the_cheapest_first_and_say_why_not() -> None:
         assert (not keys.why_not) == taken
         assert taken or "too dense" in keys.why_not
         assert not taken or found[0] is keys
+
+
+def test_what_was_considered_is_told(any_size: None) -> None:
+    """What is taken is the first that pays, of what is not it says why; the report prints it."""
+    for row_sum, taken in ((5.0, "drawing keys"), (3000.0, "exact")):
+        points = clusters(16_384, 64, mean_row_sum=row_sum, rng=0)
+        x = np.ones(16_384, np.float32)
+        _, info = matvec(*points[:2], x, bandwidth=points.bandwidth, rng=0, return_info=True)
+        told = {one.name: one for one in info.plan.candidates}
+        outcomes = [one.outcome for one in told.values()]
+        assert list(told) == ["drawing keys", "exact"]
+        assert outcomes.count("taken") == 1
+        assert told[taken].outcome == "taken"
+        assert (told["drawing keys"].cost < 1) == (taken == "drawing keys")
+        assert 0.5 < told["drawing keys"].error <= 1
+        assert all(str(one.outcome) in info.explain() for one in told.values())
+        assert pickle.loads(pickle.dumps(info.plan)) == info.plan
+        report = diagnose(*points[:2], bandwidth=points.bandwidth, rng=0)
+        assert [one.outcome for one in report.plan.candidates] == outcomes
+        assert f"{taken}, cost" in str(report)
 
 
 def test_what_is_refused_is_followed_by_the_next_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv.engine.planner import Prediction, predicted
 from approxkmv.engine.problem import Limit
+from approxkmv.engine.report import considered
 from approxkmv.engine.request import Request, Tolerance
 from approxkmv.engine.trace import Refusal
-from approxkmv.info import Plan
+from approxkmv.info import Considered, Plan
 from approxkmv.loops.types import Array
 
 # Seconds for each multiply-add of the matrix that a prediction takes at least: what has no chance
@@ -43,6 +44,7 @@ def predict(
         queries, keys, ones, bandwidth, Tolerance(eps), 0.05, rng, n_threads, deadline or Deadline()
     )
     request = request.merged
+    told: tuple[Considered, ...] = ()
     try:
         found = _predictions(request, tolerances)
     except Refusal as refusal:
@@ -52,8 +54,10 @@ def predict(
     else:
         speed_ups = {e: one.speed_up for e, one in found.items()}
         method, reason, numbers = _choice(found, eps)
+        ways = {one.name: one for one in found[eps].considered} if eps > 0 else {}
+        told = considered(ways, "taken" if method == "exact" else "not needed")
     numbers |= {f"predicted speed-up at eps {e:g}": round(s, 2) for e, s in speed_ups.items()}
-    return Plan(method, f"prediction: {reason}", numbers), speed_ups
+    return Plan(method, f"prediction: {reason}", numbers, told), speed_ups
 
 
 def _predictions(request: Request, tolerances: list[float]) -> dict[float, Prediction]:

@@ -128,6 +128,7 @@ class Diagnosis:
                 for n, c in zip(self.growth.sizes, self.growth.constants, strict=True)
             ),
             "plan": f"{self.plan.method} at eps {self.eps:g}; {self.plan.reason}",
+            "considered": "; ".join(map(str, self.plan.candidates)) or "the exact product only",
             "speed-ups": ", ".join(f"{s:.3g}x at {eps:g}" for eps, s in self.speed_ups.items())
             + (" (predicted, for x = 1)" if self.speed_ups else "not predicted"),
             "cost": f"{self.pairs:,} pairs ({share:.2g} of all), {self.seconds:.2g} s"

@@ -24,9 +24,11 @@ from approxkmv.engine.schemes.few_coordinates import (
 )
 from approxkmv.engine.survey.survey import Survey, drawing_cost, make_survey
 from approxkmv.engine.trace import Refusal, Trace
+from approxkmv.info import Considered
 from approxkmv.loops.types import Array
 
 TOO_DENSE = "the kernel is too dense: sampling would need almost every pair"
+DEARER = "another one is cheaper"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,12 @@ class Candidate:
     cost: float
     run: Callable[[ExactRows], Result]
     why_not: str = ""
+    squared_error: float = 0.0  # predicted, on average
+
+    def told(self, problem: Problem, outcome: str) -> Considered:
+        """For the report."""
+        share = math.sqrt(self.squared_error / problem.budget.squared_error)
+        return Considered(self.name, self.cost / problem.n_pairs, share, outcome)
 
 
 def approximate(problem: Problem, trace: Trace, progress: Progress) -> Result:
@@ -48,16 +56,22 @@ def approximate(problem: Problem, trace: Trace, progress: Progress) -> Result:
     survey = make_survey(problem, trace)
     progress.survey = survey
     if _hopeless(problem, survey):
+        trace.consider(_drawing_keys(problem, survey, trace, progress).told(problem, TOO_DENSE))
         raise Refusal(TOO_DENSE)
     rows = ExactRows(problem, survey.pilot, _products(problem, survey, trace))
+    found = candidates(problem, survey, trace, progress)
+    trace.consider(*(one.told(problem, one.why_not or DEARER) for one in found))
     reasons = []
-    for candidate in candidates(problem, survey, trace, progress):
+    for candidate in found:
         try:
             if not candidate.why_not:
-                return candidate.run(rows)
+                result = candidate.run(rows)
+                trace.consider(candidate.told(problem, "taken"))
+                return result
             reasons.append(candidate.why_not)
         except Refusal as refusal:
             reasons.append(refusal.reason)
+            trace.consider(candidate.told(problem, f"given up: {refusal.reason}"))
     raise Refusal(reasons[0])
 
 
@@ -77,7 +91,8 @@ def _drawing_keys(problem: Problem, survey: Survey, trace: Trace, progress: Prog
         return draw_keys(problem, survey, rows.products, trace, progress)
 
     cost = drawing_cost(problem, survey.best)
-    candidate = Candidate("drawing keys", cost, run)
+    error = float(survey.best.rates.variance.sum())
+    candidate = Candidate("drawing keys", cost, run, squared_error=error)
     if too_dense(problem, survey):
         return replace(candidate, why_not=TOO_DENSE)
     return candidate
@@ -103,7 +118,8 @@ def _few_coordinates(
         return through_few_coordinates(problem, reduction, rows, trace, progress)
 
     trace.note(predicted_cost_of_few_coordinates=reduction.cost / problem.n_pairs)
-    candidate = Candidate("few coordinates", reduction.cost, run)
+    error = reduction.aim * problem.budget.squared_error
+    candidate = Candidate("few coordinates", reduction.cost, run, squared_error=error)
     if reduction.cost > problem.policy.choice.few_coordinates * problem.n_pairs or not limit.allows(
         reduction.cost
     ):
@@ -146,6 +162,7 @@ class Prediction(NamedTuple):
     few_coordinates: float | None
     chosen: str  # "exact", "drawing keys" or "few coordinates"
     cost: float  # of what is chosen
+    considered: tuple[Considered, ...] = ()
 
     @property
     def speed_up(self) -> float:
@@ -191,4 +208,13 @@ def _predicted(problem: Problem) -> Prediction:
         None if few is None else (surveyed + few) / n_pairs,
         chosen,
         (surveyed + cost) / n_pairs,
+        _told(problem, found or [_drawing_keys(problem, survey, trace, Progress())]),
     )
+
+
+def _told(problem: Problem, found: list[Candidate]) -> tuple[Considered, ...]:
+    """The first one that can pay is taken."""
+    outcomes = [one.why_not or DEARER for one in found]
+    if not found[0].why_not:
+        outcomes[0] = "taken"
+    return tuple(one.told(problem, said) for one, said in zip(found, outcomes, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from approxkmv.engine.problem import Limit
 from approxkmv.engine.request import Request, Scaled
 from approxkmv.engine.result import Result
 from approxkmv.engine.trace import Trace
-from approxkmv.info import Plan, ProductInfo
+from approxkmv.info import Considered, Plan, ProductInfo
 from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.kernel.rounding import (
     CHECKED_ROWS,
@@ -41,7 +42,8 @@ def exact_info(
 ) -> ProductInfo:
     """The report of an exact product; ``exponent`` scales x to at most 1."""
     kernel = request.kernel
-    plan = Plan("exact", reason, kernel_numbers(kernel) | trace.numbers)
+    numbers = kernel_numbers(kernel) | trace.numbers
+    plan = Plan("exact", reason, numbers, considered(trace.considered, "taken"))
     pairs, asked = trace.pairs + request.n_pairs, request.pairs_asked
     if not request.report:
         return ProductInfo("exact", plan, None, None, 1.0, pairs, asked, trace.seconds, None)
@@ -92,7 +94,7 @@ def sampled_info(
     bound = math.sqrt((result.worst + rounding**2) / request.delta)
     return ProductInfo(
         "sampled",
-        Plan("sampled", result.reason, numbers),
+        Plan("sampled", result.reason, numbers, considered(trace.considered, "not needed")),
         error_estimate=math.hypot(math.sqrt(result.variance), rounding) / x_norm,
         error_bound=bound / x_norm,
         confidence=1 - request.delta,
@@ -111,6 +113,11 @@ def _rounding(request: Request, scaled: Scaled, result: Result, limit: Limit) ->
     return measured_rounding(
         scaled.kernel.checked(None), scaled.columns, result.y, rows, copies=request.query_copies
     )
+
+
+def considered(found: Mapping[str, Considered], exact: str) -> tuple[Considered, ...]:
+    """The ways that were considered, and the exact product; none where that was the only one."""
+    return (*found.values(), Considered("exact", 1.0, 0.0, exact)) if found else ()
 
 
 def _kernel_sum(request: Request, totals: Array) -> float:

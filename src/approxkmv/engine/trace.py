@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from approxkmv.info import Considered
+
 
 class Refusal(Exception):  # noqa: N818 (nothing went wrong: another way is better)
     """A way to the answer that cannot pay, and why: a clause for the user's report."""
@@ -27,6 +29,7 @@ class Trace:
     pairs: int = 0  # kernel evaluations, in pairs of full dimension
     numbers: dict[str, object] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    considered: dict[str, Considered] = field(default_factory=dict)  # by name
     last: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,9 +45,15 @@ class Trace:
         """Numbers for the report; later ones replace earlier ones of the same name."""
         self.numbers |= numbers
 
+    def consider(self, *candidates: Considered) -> None:
+        """Ways to the answer, and what became of them; the last word on each is kept."""
+        for one in candidates:
+            self.considered[one.name] = one
+
     def add(self, other: Trace) -> None:
         """What another computation for the same answer did."""
         self.pairs += other.pairs
         self.note(**other.numbers)
+        self.consider(*other.considered.values())
         for stage, seconds in other.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds

@@ -168,6 +168,7 @@ class Reduction:
     draws: PairDraws
     n_full: float  # expected number of pairs computed in full
     cost: float  # in pairs of the exact product
+    aim: float = _AIM  # share of the squared error budget
 
 
 def make_surrogate(kernel: KernelMatrix, rng: np.random.Generator) -> Surrogate | None:
