@@ -290,10 +290,12 @@ def test_missing_files(tmp_path: Path, name: str) -> None:
         read_array(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a", "a.npy.gz"])
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.npy.gz"])
 def test_other_formats_are_refused(tmp_path: Path, name: str) -> None:
-    """Only three formats are read, and the message lists them."""
-    with pytest.raises(ValueError, match=r"expected a \.npy, \.npz or \.safetensors file"):
+    """Only five formats are read, and the message lists them."""
+    with pytest.raises(
+        ValueError, match=r"expected a \.npy, \.npz, \.safetensors, \.csv or \.parquet"
+    ):
         read_array(tmp_path / name)
 
 

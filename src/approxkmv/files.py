@@ -1,4 +1,6 @@
-"""Arrays in files: ``.npy``, ``.npz`` and ``.safetensors`` in, ``.npy`` out, never pickle.
+"""Arrays in files: ``.npy``, ``.npz``, ``.safetensors``, ``.csv``, ``.parquet`` in, ``.npy`` out.
+
+Never pickle.
 
 What a file says about itself is compared with what the file is before anything is allocated, so a
 broken or hostile file costs one line of error and no memory.
@@ -37,6 +39,7 @@ _LONGEST_HEADER = 10_000  # bytes of a .npy header, NumPy's own limit; ours have
 _LONGEST_TABLE = 100_000_000  # bytes of a .safetensors header, the limit of its specification
 # A damaged archive makes zipfile raise any of these, OSError by seeking before the start.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError)
+_LONGEST_LINE = 10_000_000  # bytes of the first line of a .csv file
 _MOST_AXES = 32  # NumPy 1 has no more
 # One entry of the table in a .npy header: a word, a text, a tuple or a list of tuples.
 _ENTRY = re.compile(
@@ -54,7 +57,9 @@ def read_array(source: PathLike, *, memory_map: bool = False) -> Array:
     ----------
     source : str or path
         ``file.npy``, ``file.npz:name`` or ``file.safetensors:name``. The name may be left out
-        when the file holds one array.
+        when the file holds one array. Or a table, ``file.csv`` or ``file.parquet``: all its
+        columns, or those of ``file.csv:height,weight``; a single name gives one dimension. A first
+        line of a ``.csv`` file that is not all numbers is taken for names.
     memory_map : bool
         Map a ``.npy`` file read-only instead of reading it. The other formats are always read.
 
@@ -71,7 +76,8 @@ def read_array(source: PathLike, *, memory_map: bool = False) -> Array:
     FileNotFoundError
         There is no such file.
     ImportError
-        A ``.safetensors`` file was given and the package ``safetensors`` is not installed.
+        A ``.safetensors`` or ``.parquet`` file was given and the package ``safetensors`` or
+        ``pyarrow`` is not installed.
 
     Examples
     --------
@@ -92,7 +98,14 @@ def read_array(source: PathLike, *, memory_map: bool = False) -> Array:
         return _read_npz(path, member)
     if suffix == ".safetensors":
         return _read_safetensors(path, member)
-    raise ValueError(f"{path}: expected a .npy, .npz or .safetensors file, got {suffix or 'none'}")
+    if suffix == ".csv":
+        return _read_csv(path, member)
+    if suffix == ".parquet":
+        return _read_parquet(path, member)
+    raise ValueError(
+        f"{path}: expected a .npy, .npz, .safetensors, .csv or .parquet file, "
+        f"got {suffix or 'none'}"
+    )
 
 
 def write_array(path: PathLike, array: Array) -> None:
@@ -284,7 +297,7 @@ def _replace(target: Path, write: Callable[[IO[bytes]], object]) -> None:
 def _split(source: PathLike) -> tuple[Path, str | None]:
     """Split ``file.npz:name`` into the file and the name."""
     text = os.fspath(source)
-    for suffix in (".npz:", ".safetensors:", ".npy:"):
+    for suffix in (".npz:", ".safetensors:", ".csv:", ".parquet:", ".npy:"):
         position = text.lower().rfind(suffix)
         if position >= 0:
             end = position + len(suffix)
@@ -374,6 +387,86 @@ def _read_safetensors(path: Path, member: str | None) -> Array:
             return np.asarray(tensors.get_tensor(name))
     except SafetensorError as error:
         raise ValueError(f"{path}: not a readable .safetensors file ({error})") from error
+
+
+def _read_csv(path: Path, member: str | None) -> Array:
+    """Numbers between commas, with a line of names or without."""
+    with open_regular(path) as file:
+        first = file.readline(_LONGEST_LINE).decode("utf-8-sig", "replace")
+    if not first.strip():
+        raise ValueError(f"{path}: has no first line with numbers or names")
+    cells = [cell.strip().strip('"') for cell in first.split(",")]
+    has_names = not all(map(_is_number, cells))
+    wanted = _wanted(path, cells if has_names else [], member)
+    try:
+        with open_regular(path) as file:
+            found = np.loadtxt(
+                file,
+                np.float64,
+                delimiter=",",
+                comments=None,
+                quotechar='"',
+                skiprows=int(has_names),
+                usecols=wanted,
+                ndmin=2,
+                encoding="utf-8-sig",
+            )
+    except ValueError as error:
+        raise ValueError(f"{path}: not a table of numbers ({error})") from error
+    return found[:, 0] if wanted is not None and len(wanted) == 1 else found
+
+
+def _read_parquet(path: Path, member: str | None) -> Array:
+    """Columns of numbers without missing values."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: reading .parquet files needs the package pyarrow. "
+            "Install it with: pip install pyarrow"
+        ) from error
+    with open_regular(path) as file:
+        try:
+            names = pyarrow.parquet.read_schema(file).names
+            wanted = _wanted(path, names, member)
+            chosen = names if wanted is None else [names[i] for i in wanted]
+            file.seek(0)
+            table = pyarrow.parquet.read_table(file, columns=chosen)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path}: not a readable .parquet file ({error})") from error
+    columns = []
+    for name in chosen:
+        column = table.column(name)
+        if column.null_count:
+            raise ValueError(f"{path}:{name}: must have no missing values, has {column.null_count}")
+        columns.append(column.to_numpy())
+        if columns[-1].dtype.kind not in "iuf":
+            raise ValueError(f"{path}:{name}: expected real numbers, got {column.type}")
+    if not columns:
+        raise ValueError(f"{path}: has no columns")
+    return columns[0] if wanted is not None and len(wanted) == 1 else np.stack(columns, axis=1)
+
+
+def _wanted(path: Path, names: Sequence[str], member: str | None) -> list[int] | None:
+    """Places of the columns asked for by name; None for all."""
+    if member is None:
+        return None
+    places = []
+    for name in member.split(","):
+        if name not in names:
+            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") or "none"
+            raise ValueError(f"{path}: has no column {name!r}; its names are: {known}")
+        places.append(list(names).index(name))
+    return places
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_bfloat16(path: Path, entry: dict[str, Any]) -> Array:

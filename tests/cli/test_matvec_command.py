@@ -172,7 +172,7 @@ def test_stacked_report() -> None:
     ("changes", "message"),
     [
         ({"queries": "none.npy"}, "none.npy: No such file or directory"),
-        ({"queries": "q.csv"}, "expected a .npy, .npz or .safetensors file"),
+        ({"queries": "q.txt"}, "expected a .npy, .npz, .safetensors, .csv or .parquet file"),
         ({"queries": "text.npy"}, "text.npy: expected real numbers"),
         ({"keys": "short.npy"}, "the header promises 9600 bytes"),
         ({"keys": "points.npz:v"}, "holds no array 'v'; it has: k, q"),

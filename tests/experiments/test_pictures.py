@@ -87,7 +87,7 @@ def test_the_page_needs_no_network():
         assert word not in html.replace("http://www.w3.org/2000/svg", "")
 
 
-@pytest.mark.parametrize(("holds", "word"), [(True, "yes"), (False, "no"), (None, "not tested")])
+@pytest.mark.parametrize(("holds", "word"), [(True, "yes"), (False, "no"), (None, "cannot tell")])
 def test_the_page_shows_verdicts(holds, word):
     claim = Claim("fig1", "c < 4.6", "model", "3", holds)
     outcome = Outcome("fig1", "Figure 1", (claim,))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import socket
 import textwrap
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,6 +107,8 @@ def load_model(name_or_directory: str | os.PathLike[str]) -> LoadedModel:
         if not path.is_file():
             raise ValueError(f"name_or_directory must exist, got {source!r}.")
         source, options = str(path.parent), {"gguf_file": path.name}
+    if not path.exists() and not hub_answers():
+        options["local_files_only"] = True  # what was loaded before, without retries
     # Code that comes with a model is never run, and nobody is asked whether it should be.
     options["trust_remote_code"] = False
     with _quiet(transformers), _as_value_error(str(name_or_directory)):
@@ -127,6 +133,24 @@ def load_model(name_or_directory: str | os.PathLike[str]) -> LoadedModel:
         )
         _check_loaded(model, report, torch)
     return LoadedModel(model.eval(), tokenizer, str(name_or_directory))
+
+
+@functools.cache
+def hub_answers() -> bool:
+    """Whether the Hugging Face hub can be connected to; asked once, for three seconds at most.
+
+    The hub's own client tries each file of a model again and again, for most of a minute. Where
+    requests go through a proxy it is left to find out.
+    """
+    address = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    if urllib.request.getproxies().get(address.scheme) or not address.hostname:
+        return True
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname, port), timeout=3).close()
+    except OSError:
+        return False
+    return True
 
 
 def _check_known(config: dict[str, Any], transformers: Any) -> None:

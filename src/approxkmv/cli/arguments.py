@@ -42,6 +42,17 @@ def memory(text: str) -> float:
     return value
 
 
+def needs(package: str, what: str, extra: str) -> None:
+    """Say before any work that a package is missing; nothing is imported."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise ImportError(
+            f'{what} needs {package}. Install it with: pip install "approxkmv[{extra}]", '
+            f"or from a clone: pip install '.[{extra}]'"
+        )
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads``."""
     parser.add_argument(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _CHECKED_ROWS = 64
 _DIMENSIONS = (16, 64, 128)
+_COLUMNS = ["seconds", "of peak", "       times NumPy", "error / |x|", "NumPy's"]
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Time every case and print the table."""
     import numpy as np
 
-    from approxkmv._table import table
+    from approxkmv._table import RunningTable
     from approxkmv._threads import default_threads
     from approxkmv.loops import compiled
 
@@ -42,10 +43,12 @@ def run(args: argparse.Namespace) -> int:
     print(f"exact product, {args.n:,} x {args.n:,} pairs, {compiled.ISA}, {n_threads} threads")
     print("NumPy uses the threads its own settings give it\n")
     cases = [(np.dtype(t), d) for t in ("float32", "float64") for d in _DIMENSIONS]
-    with Progress("timing", total=len(cases) * 2 * (args.repetitions + 1)) as progress:
-        rows = [_case(args, dtype, d, n_threads, progress) for dtype, d in cases]
-    header = ["case", "seconds", "of peak", "times NumPy", "error / |x|", "NumPy's"]
-    print(table(header, rows))
+    lines = RunningTable(["case            ", *_COLUMNS])
+    print(lines.head, flush=True)
+    for dtype, d in cases:  # a row as soon as it is known
+        with Progress("timing", total=2 * (args.repetitions + 1)) as progress:
+            row = _case(args, dtype, d, n_threads, progress)
+        print(lines.row(row), flush=True)
     return 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from approxkmv.cli.arguments import add_threads, seed
+from approxkmv.cli.arguments import add_threads, needs, seed
 from approxkmv.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
         help="log-densities of a kernel density estimate",
         description="Estimate the density of points by Gaussian kernels and write its logarithm at "
         "other points. Files are .npy, .npz (as file.npz:name) or .safetensors (as "
-        "file.safetensors:name). Needs scikit-learn.",
+        "file.safetensors:name), .csv or .parquet. Without scikit-learn all is computed exactly.",
     )
     parser.add_argument("--data", required=True, metavar="FILE", help="samples, one per row")
     parser.add_argument("--queries", metavar="FILE", help="where to evaluate (default: the data)")
@@ -45,21 +45,13 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from approxkmv.files import checked_output, read_array, write_array
-    from approxkmv.sklearn import KernelDensity
 
     if args.output is not None:
         checked_output(args.output)
     data = read_array(args.data)
     queries = data if args.queries is None else read_array(args.queries)
     weights = None if args.weights is None else read_array(args.weights)
-    model = KernelDensity(
-        args.bandwidth,
-        rtol=args.rtol,
-        floor=args.floor,
-        method=args.method,
-        random_state=args.seed,
-        n_threads=args.threads,
-    )
+    model = _model(args)
     with Progress("fitting"):
         model.fit(data, sample_weight=weights)
     parts = []
@@ -79,6 +71,76 @@ def run(args: argparse.Namespace) -> int:
         write_array(args.output, log_density)
         print(f"  written       {args.output}: {log_density.dtype} {log_density.shape}")
     return 0
+
+
+def _model(args: argparse.Namespace) -> Any:
+    """The estimator, or what computes exactly without scikit-learn."""
+    from importlib.util import find_spec
+
+    if find_spec("sklearn") is None:
+        if args.method == "sampled":
+            needs("sklearn", "--method sampled", "sklearn")
+        return ExactDensity(args.bandwidth, args.threads)
+    from approxkmv.sklearn import KernelDensity
+
+    return KernelDensity(
+        args.bandwidth,
+        rtol=args.rtol,
+        floor=args.floor,
+        method=args.method,
+        random_state=args.seed,
+        n_threads=args.threads,
+    )
+
+
+class ExactDensity:
+    """Exact log-densities with the methods that this command uses, without scikit-learn."""
+
+    method_ = "exact"
+
+    def __init__(self, bandwidth: float | str, n_threads: int | None) -> None:
+        self._rule, self._n_threads = bandwidth, n_threads
+
+    def fit(self, X: Any, sample_weight: Any = None) -> None:
+        """Take the samples."""
+        import math
+
+        import numpy as np
+
+        from approxkmv import _check
+        from approxkmv.info import Plan
+
+        self._X = _check.points(X, "X")
+        n, d = self._X.shape
+        _check.finite(self._X, "X")
+        if n == 0:
+            raise ValueError("X must have at least one sample.")
+        weights = np.ones(n) if sample_weight is None else _check.weights(sample_weight, n)
+        _check.finite(weights, "weights")
+        if not weights.any():
+            raise ValueError("weights must have a positive entry, but all are 0.")
+        kept = weights > 0
+        self._X, self._weights = self._X[kept], weights[kept] / weights.max()
+        n = len(self._X)
+        rules = {"scott": n ** (-1 / (d + 4)), "silverman": (n * (d + 2) / 4) ** (-1 / (d + 4))}
+        width = rules[self._rule] if isinstance(self._rule, str) else self._rule
+        self.bandwidth_ = _check.positive(width, "bandwidth")
+        volume = d * math.log(self.bandwidth_ * math.sqrt(2 * math.pi))
+        self._log_norm = math.log(self._weights.sum()) + volume
+        self.plan_ = Plan("exact", "scikit-learn is not installed, which the sampled way needs")
+
+    def score_samples(self, queries: Any) -> Any:
+        """Log-densities."""
+        from approxkmv import log_row_sums
+
+        logs = log_row_sums(
+            queries,
+            self._X,
+            bandwidth=self.bandwidth_,
+            weights=self._weights,
+            n_threads=self._n_threads,
+        )
+        return logs.astype(float) - self._log_norm
 
 
 def _bandwidth(text: str) -> float | str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from approxkmv.cli.arguments import add_threads, positive_int, seed
+from approxkmv.cli.arguments import add_threads, needs, positive_int, seed
 from approxkmv.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -72,9 +73,11 @@ def run(args: argparse.Namespace) -> int:
         args.html.parent.mkdir(parents=True, exist_ok=True)
         checked_output(args.html, ".html")
     notes: list[str] = []
-    setup = _setup(args, notes)
     everything = "all" in args.figures
     names = FIGURES if everything else tuple(dict.fromkeys(args.figures))
+    if not everything:
+        _check_data(names, args.glove)
+    setup = _setup(args, notes)
     outcomes: list[Outcome] = []
     missing = 0
     for name in names:
@@ -99,6 +102,17 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         _write_report(args, setup, outcomes, notes)
     return 2 if missing else 0
+
+
+def _check_data(names: Sequence[str], glove: str | None) -> None:
+    """What is missing is said before anything is read or computed."""
+    from approxkmv.datasets.words import find_glove
+
+    if "fig5" in names:
+        find_glove(glove)
+    if any(name != "fig5" for name in names):
+        for package in ("torch", "transformers"):
+            needs(package, "reproduce " + " ".join(names), "transformers")
 
 
 def _setup(args: argparse.Namespace, notes: list[str]) -> Setup:

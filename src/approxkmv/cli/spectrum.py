@@ -6,7 +6,7 @@ import argparse
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from approxkmv.cli.arguments import add_threads, positive_int, seed
+from approxkmv.cli.arguments import add_threads, needs, positive_int, seed
 from approxkmv.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from approxkmv import GaussianKernel, spectrum
     from approxkmv.files import read_array
 
+    if args.plot is not None:
+        needs("matplotlib", "--plot", "plot")
+        picture_format(args.plot)
     if args.plot is not None and not Path(args.plot).resolve().parent.is_dir():
         raise ValueError(f"--plot {args.plot}: its folder does not exist.")
     if args.density and args.keys is not None:
@@ -72,6 +75,14 @@ def run(args: argparse.Namespace) -> int:
         spectrum.plot_spectrum(found if density is None else density).figure.savefig(args.plot)
         print(f"  written {args.plot}")
     return 0
+
+
+def picture_format(name: str) -> None:
+    """Before any work: matplotlib would refuse another format when all is done."""
+    from pathlib import Path
+
+    if Path(name).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--plot {name}: must end in .png, .pdf or .svg")
 
 
 def _counts(density: object) -> str:

@@ -73,9 +73,7 @@ def glove(path: str | os.PathLike[str] | None = None, dim: int = 100) -> WordVec
     >>> words, vectors.shape
     (('the', 'of'), (2, 2))
     """
-    found = _installed(dim) if path is None else Path(path)
-    if found.is_dir():
-        found = found / f"{_NPM}.json"
+    found = find_glove(path, dim)
     if found.suffix == ".npy":
         result = WordVectors(np.asarray(read_array(found), np.float32), None)
     elif found.suffix in {".json", ".tgz"}:
@@ -87,6 +85,16 @@ def glove(path: str | os.PathLike[str] | None = None, dim: int = 100) -> WordVec
             f"{found}: expected vectors of {dim} numbers, got shape {result.vectors.shape}"
         )
     return result
+
+
+def find_glove(path: str | os.PathLike[str] | None = None, dim: int = 100) -> Path:
+    """The file that :func:`glove` would read; FileNotFoundError where there is none."""
+    found = _installed(dim) if path is None else Path(path)
+    if found.is_dir():
+        found = found / f"{_NPM}.json"
+    if path is not None and not found.exists():
+        raise FileNotFoundError(f"{found}: there is no such file of word vectors")
+    return found
 
 
 def _installed(dim: int) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 class Claim:
     """A sentence of the paper, what was measured, and whether it holds.
 
-    ``holds`` is None where nothing was measured that could tell.
+    ``holds`` is None where what was measured cannot tell.
     """
 
     figure: str
@@ -22,7 +22,7 @@ class Claim:
     @property
     def verdict(self) -> str:
         """In a word."""
-        return {True: "yes", False: "no", None: "not tested"}[self.holds]
+        return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
 
 
 @dataclass(frozen=True)
