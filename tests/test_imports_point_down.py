@@ -75,7 +75,7 @@ STAGES = [
     ["schemes.frozen_pairs", "report"],
     ["planner", "request"],
     ["schemes.drawn_keys", "schemes.shared_keys", "schemes.attention_keys"],
-    ["survey.attention_pilot"],
+    ["survey.attention_pilot", "survey.shared_draw"],
     [
         "survey.attention_rates",
         "survey.attention_order",
@@ -92,7 +92,7 @@ STAGES = [
     ["neighbours.search", "survey.forecast", "neighbours.cells", "result"],
     ["neighbours.sketch", "survey.control_variate", "survey.rates"],
     ["survey.pilot"],
-    ["head"],
+    ["head", "survey.keyside"],
     ["survey.order", "survey.moments", "problem"],
     ["cost", "policy", "trace", "statistics"],
     ["survey", "neighbours", "schemes"],

@@ -18,7 +18,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import approxkmv as akmv
-from approxkmv.engine.schemes import shared_keys as engine
+from approxkmv.engine.policy import SharedDraw
+from approxkmv.engine.survey.shared_draw import SumsProblem
 from approxkmv.sklearn import KernelDensity
 
 
@@ -135,7 +136,7 @@ def clustered(n: int, seed: int) -> np.ndarray:
 @pytest.fixture
 def small_counts(any_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few thousand keys be worth a search, so that tests are quick."""
-    monkeypatch.setattr(engine, "_WORTH", 3.0)
+    monkeypatch.setattr(SumsProblem, "settings", SharedDraw(worth=3.0))
 
 
 @pytest.mark.usefixtures("small_counts")

@@ -124,11 +124,12 @@ def _worth_drawing(cost: Any, n_pairs: int, is_causal: bool) -> bool:
 def forced() -> Iterator[None]:
     """The engine looks at any size, as in tests/engine/test_guarantee.py."""
     from approxkmv.engine.cost import CostModel
-    from approxkmv.engine.schemes import shared_keys as density
+    from approxkmv.engine.policy import SharedDraw
+    from approxkmv.engine.survey.shared_draw import SumsProblem
 
     with (
         mock.patch.object(CostModel, "worth_a_survey", return_value=True),
-        mock.patch.object(density, "_WORTH", 3.0),
+        mock.patch.object(SumsProblem, "settings", SharedDraw(worth=3.0)),
         mock.patch.object(CostModel, "worth_a_survey_of_head", return_value=True),
         mock.patch.object(CostModel, "worth_drawing_for_head", _worth_drawing),
         warnings.catch_warnings(),

@@ -65,6 +65,8 @@ class CostModel:
     surrogate: float = 900.0
     surrogate_full_pair: float = 8.0
     surrogate_overhead: float = 14.0
+    # A near pair of sums for later queries: met, merged and linked, in fit and for a query.
+    near_pair: float = 120.0
     # Softmax attention of one head: pairs up to which a survey takes longer than it can save. The
     # mean of the values is tried above 12 million (3,464 tokens), keys are drawn above 90 million
     # (9,486 tokens), or 24 million with a causal mask (6,928 tokens), where blocks need no tree. At

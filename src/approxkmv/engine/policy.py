@@ -264,6 +264,28 @@ class MeanMargins:
 
 
 @dataclass(frozen=True)
+class SharedDraw:
+    """Sums for queries that come later: one draw of keys for all, near keys summed exactly."""
+
+    # A row is settled where its tolerance is this many standard deviations of its draw.
+    deviations: float = 5.0
+    pilot_rows: int = 96
+    most_near: int = 64  # listing more near keys of a row would cost more than it saves
+    levels: int = 14  # powers of two among which the threshold of near keys is chosen
+    one_in: tuple[int, ...] = (64, 48, 32, 24, 16)  # shares of the keys that may be drawn
+    far: float = 2.0**-7  # smaller values say how often a key should be drawn
+    rings: int = 64  # groups of keys by distance from the origin, drawn alike
+    worth: float = 0.4  # of the cost of exact answers: what answers may be predicted to cost
+    # Near pairs that the search may miss, as a share of the sums of the pilot rows.
+    most_missed: float = 0.002
+    # A row that finds none of its near keys has no variance that shows it: rows below this share of
+    # the smallest sum of a pilot row are computed exactly. Without it one row of 65,536 (one of two
+    # seeds) was off by 2.5 nats.
+    least: float = 1.0
+    rows_at_once: int = 1 << 17
+
+
+@dataclass(frozen=True)
 class Policy:
     """All of them."""
 
@@ -280,3 +302,4 @@ class Policy:
     # second draws four times as frequent, and one of 58 errors larger than eps.
     causal_head: HeadMargins = field(default_factory=lambda: HeadMargins(fewest_blocks=math.inf))
     mean: MeanMargins = field(default_factory=MeanMargins)
+    shared: SharedDraw = field(default_factory=SharedDraw)

@@ -14,7 +14,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from approxkmv import _check
 from approxkmv._warnings import AssumptionWarning
-from approxkmv.engine.schemes.shared_keys import FittedSums, fit_sums
+from approxkmv.engine.schemes.shared_keys import FittedSums, exact_sums, fit_sums
+from approxkmv.engine.survey.keyside import KeySide
+from approxkmv.engine.survey.shared_draw import SumsProblem
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64
 from approxkmv.sklearn._rng import generator
 from approxkmv.sklearn._support import bounds, folded, inside, reflected
@@ -170,16 +173,15 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
         # With one bandwidth for each feature, in their units from here on.
         self._centre = points.mean(axis=0, dtype=np.float64)
         points = self._in_units(points)
-        self._sums: FittedSums = fit_sums(
-            points,
+        width = 1.0 if np.ndim(self.bandwidth_) else float(self.bandwidth_)
+        problem = SumsProblem(
+            KeySide.of(points, width, Compiled(n_threads)),
             weights,
-            1.0 if np.ndim(self.bandwidth_) else float(self.bandwidth_),
-            rtol=rtol,
-            log_floor=floor + self._log_volume,
-            method=method,
-            rng=rng,
-            n_threads=n_threads,
+            rtol,
+            floor + self._log_volume,
+            rng,
         )
+        self._sums: FittedSums = exact_sums(problem) if method == "exact" else fit_sums(problem)
         self.floor_ = floor
         self.method_ = self._sums.plan.method
         self.plan_ = self._sums.plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -10,30 +11,44 @@ import numpy as np
 import pytest
 from test_cells import BANDWIDTH, clustered
 
-from approxkmv.engine.schemes import shared_keys as density
-from approxkmv.engine.schemes.shared_keys import FittedSums, fit_sums
+from approxkmv.engine.cost import CostModel
+from approxkmv.engine.policy import Policy, SharedDraw
+from approxkmv.engine.schemes.shared_keys import FittedSums, draw_keys, exact_sums, fit_sums
+from approxkmv.engine.survey.keyside import KeySide
+from approxkmv.engine.survey.shared_draw import SumsProblem, importance, probabilities
+from approxkmv.loops.compiled import Compiled
 
 N = 4096
 RTOL = 0.1
 
 
-@pytest.fixture
-def small_counts(any_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few thousand keys be worth a search, so that tests are quick."""
-    monkeypatch.setattr(density, "_WORTH", 3.0)
+# A few thousand keys are worth a search, so that tests are quick.
+ANY_SIZE = CostModel(smallest_work=0)
+PAYS = Policy(shared=SharedDraw(worth=3.0))
+
+
+def problem_of(
+    keys: np.ndarray,
+    weights: Any = None,
+    *,
+    rtol: float = RTOL,
+    log_floor: float = -math.inf,
+    n_threads: int | None = None,
+    cost: CostModel = ANY_SIZE,
+    policy: Policy = PAYS,
+) -> SumsProblem:
+    side = KeySide.of(keys, BANDWIDTH, Compiled(n_threads))
+    return SumsProblem(side, weights, rtol, log_floor, np.random.default_rng(1), cost, policy)
 
 
 def fitted(keys: np.ndarray, weights: Any = None, **changes: Any) -> FittedSums:
-    options = {"rtol": RTOL, "log_floor": -math.inf, "method": "auto", "n_threads": None}
-    options |= {"rng": np.random.default_rng(1)} | changes
-    return fit_sums(keys, weights, BANDWIDTH, **options)
+    return fit_sums(problem_of(keys, weights, **changes))
 
 
 def exact(keys: np.ndarray, queries: np.ndarray, weights: Any = None) -> np.ndarray:
-    return fitted(keys, weights, method="exact").log_row_sums(queries)
+    return exact_sums(problem_of(keys, weights)).log_row_sums(queries)
 
 
-@pytest.mark.usefixtures("small_counts")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_error_is_within_what_was_allowed(weighted: bool, dtype: np.dtype[Any]) -> None:
     keys, queries = clustered(N).astype(dtype), clustered(1000, seed=5).astype(dtype)
@@ -46,7 +61,6 @@ def test_error_is_within_what_was_allowed(weighted: bool, dtype: np.dtype[Any]) 
     assert np.median(error) > 1e-5  # it was sampled, not computed exactly
 
 
-@pytest.mark.usefixtures("small_counts")
 def test_estimate_is_unbiased_and_knows_its_variance() -> None:
     """Over 200 draws the mean is within 5 standard errors of the exact sum, for every query.
 
@@ -63,9 +77,9 @@ def test_estimate_is_unbiased_and_knows_its_variance() -> None:
     rng = np.random.default_rng(3)
     # Some keys are drawn three times as often as others.
     share = np.where(np.arange(N) % 2, 0.5, 1.5)
-    pi = density._probabilities(share, N // 8)
+    pi = probabilities(share, N // 8)
     runs = [
-        replace(sums, draw=density._draw_keys(np.ones(N), pi, order, rng)).estimate(queries)
+        replace(sums, draw=draw_keys(np.ones(N), pi, order, rng)).estimate(queries)
         for _ in range(200)
     ]
     y, variance = (np.array(part) for part in zip(*runs, strict=True))
@@ -75,7 +89,6 @@ def test_estimate_is_unbiased_and_knows_its_variance() -> None:
     assert variance.mean() > 0.7 * y.var(axis=0, ddof=1).mean()
 
 
-@pytest.mark.usefixtures("small_counts")
 def test_rows_do_not_depend_on_their_batch_nor_on_threads() -> None:
     keys = clustered(N)
     queries = np.concatenate([clustered(200, seed=5), clustered(30, seed=6) * 3])
@@ -86,7 +99,6 @@ def test_rows_do_not_depend_on_their_batch_nor_on_threads() -> None:
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-@pytest.mark.usefixtures("small_counts")
 def test_far_rows_are_computed_exactly_and_below_the_floor_are_said_so() -> None:
     keys = clustered(N)
     far = clustered(20, seed=7) + 30
@@ -97,7 +109,6 @@ def test_far_rows_are_computed_exactly_and_below_the_floor_are_said_so() -> None
     assert (fitted(keys, log_floor=floor).log_row_sums(far) <= floor).all()
 
 
-@pytest.mark.usefixtures("small_counts")
 def test_error_is_within_what_was_allowed_without_structure() -> None:
     """One ball, in which no key is near: whatever is chosen, the error holds."""
     keys = np.random.default_rng(0).standard_normal((N, 32)).astype(np.float32)
@@ -108,7 +119,7 @@ def test_error_is_within_what_was_allowed_without_structure() -> None:
 
 
 def test_settled_means_five_standard_deviations() -> None:
-    sums = replace(fitted(clustered(500)), rtol=RTOL)
+    sums = replace(exact_sums(problem_of(clustered(500))), rtol=RTOL)
     y = np.array([1.0, 1.0, 0.0, 1e-40, 1e-20])
     deviation = np.array([0.0199, 0.0201, 0.0, 0.0, 1e-22])
     np.testing.assert_array_equal(
@@ -118,7 +129,7 @@ def test_settled_means_five_standard_deviations() -> None:
 
 def test_sums_below_those_of_all_pilot_rows_are_not_settled() -> None:
     """Such a row may have lost all its near keys, of which its variance knows nothing."""
-    sums = replace(fitted(clustered(500)), rtol=RTOL, least=0.5)
+    sums = replace(exact_sums(problem_of(clustered(500))), rtol=RTOL, least=0.5)
     np.testing.assert_array_equal(sums.is_settled(np.array([0.4, 0.6]), np.zeros(2)), [False, True])
 
 
@@ -131,19 +142,52 @@ def test_keys_are_drawn_as_their_far_values_weigh() -> None:
     key_shift = np.random.default_rng(0).permutation(640) / 640.0
     values = np.where(key_shift < 0.5, 1e-3, 1e-4) * np.ones((96, 1))
     values[:, np.argmax(key_shift)] = 0.5
-    importance = density._importance(values, key_shift)
+    found = importance(values, key_shift, SharedDraw())
     ring_of_the_near_key = key_shift >= 630 / 640
     near, outer = key_shift < 0.5, (key_shift >= 0.5) & ~ring_of_the_near_key
-    np.testing.assert_allclose(importance[near], 0.5 + 0.5 * 10 / 5.5, rtol=2e-3)
-    np.testing.assert_allclose(importance[outer], 0.5 + 0.5 * 1 / 5.5, rtol=2e-3)
-    assert (importance >= 0.5).all()
-    np.testing.assert_array_equal(density._importance(np.zeros((2, 640)), key_shift), 1.0)
+    np.testing.assert_allclose(found[near], 0.5 + 0.5 * 10 / 5.5, rtol=2e-3)
+    np.testing.assert_allclose(found[outer], 0.5 + 0.5 * 1 / 5.5, rtol=2e-3)
+    assert (found >= 0.5).all()
+    np.testing.assert_array_equal(importance(np.zeros((2, 640)), key_shift, SharedDraw()), 1.0)
 
 
 def test_reasons_for_exact_answers() -> None:
-    keys = clustered(500)
-    assert "too few keys" in fitted(keys).plan.reason
-    assert "no error is allowed" in fitted(keys, rtol=0.0).plan.reason
+    """Each names what stood in the way, with the numbers known by then."""
+    keys = clustered(N)
+    ball = np.random.default_rng(0).standard_normal((N, 32)).astype(np.float32)
+    for changes, points, reason, number in (
+        ({"rtol": 0.0}, keys, "no error is allowed", None),
+        ({"cost": CostModel()}, keys, "too few keys", None),
+        ({"policy": Policy()}, ball, "too many keys share in a sum", None),
+        ({"policy": shared(most_missed=-1.0)}, keys, "hard to find", "missed_share_of_pilot_rows"),
+    ):
+        plan = fitted(points, **changes).plan
+        assert plan.method == "exact"
+        assert reason in plan.reason
+        assert number is None or number in plan.numbers
+
+
+def shared(**changes: float) -> Policy:
+    return Policy(shared=replace(PAYS.shared, **changes))
+
+
+def test_the_key_side_is_pickled_and_serves_many_batches() -> None:
+    """Copies in another process answer as the original does, batch by batch and for any x."""
+    keys, queries = clustered(N), clustered(300, seed=5)
+    side = KeySide.of(keys, BANDWIDTH, Compiled(2))
+    copy: KeySide = pickle.loads(pickle.dumps(side))
+    rng = np.random.default_rng(0)
+    batches = queries[:1], queries[1:40], queries[40:]
+    for n_columns in (1, 3):
+        x = rng.standard_normal((N, n_columns)).astype(keys.dtype)
+        whole = side.matrix(queries).product(x).out
+        parts = [copy.matrix(batch).product(x).out for batch in batches]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    sums = fitted(keys)
+    again: FittedSums = pickle.loads(pickle.dumps(sums))
+    assert again.plan.method == "sampled"
+    parts = [again.log_row_sums(batch) for batch in batches]
+    np.testing.assert_array_equal(np.concatenate(parts), sums.log_row_sums(queries))
 
 
 def test_draws_are_systematic() -> None:
@@ -152,10 +196,10 @@ def test_draws_are_systematic() -> None:
     weights = rng.gamma(0.5, size=1000)
     weights[17] = 500.0
     order = rng.permutation(1000).astype(np.int32)
-    pi = density._probabilities(weights, 50)
+    pi = probabilities(weights, 50)
     drawn = np.zeros(1000)
     for _ in range(2000):
-        draw = density._draw_keys(weights, pi, order, rng)
+        draw = draw_keys(weights, pi, order, rng)
         assert abs(len(draw.drawn) - pi.sum()) <= 1
         drawn[draw.drawn] += 1
     assert drawn[17] == 2000
