@@ -119,7 +119,7 @@ def test_prediction_is_the_choice() -> None:
     for mean_row_sum, chosen in ((5.0, "drawing keys"), (3000.0, "exact")):
         points = clusters(16_384, 64, mean_row_sum=mean_row_sum, rng=0)
         x = np.ones(16_384, np.float32)
-        cost = CostModel(search=400.0)
+        cost = CostModel(search=400.0, smallest_work=0.0)
         prediction = predicted(problem_of(points, x, eps=1.0, cost=cost), [0.1])[0.1]
         assert prediction.chosen == chosen
         assert (prediction.cost < 1) == (chosen != "exact")

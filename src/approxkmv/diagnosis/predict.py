@@ -62,7 +62,7 @@ def predict(
 
 def _predictions(request: Request, tolerances: list[float]) -> dict[float, Prediction]:
     """What each way would cost; ``Refusal`` where only the exact product comes into question."""
-    if not request.worth_a_survey:
+    if not (request.worth_a_look or request.worth_a_survey):
         raise Refusal("so small that computing every pair is the fastest")
     scaled, deadline = request.scaled, request.deadline
     width = request.keys.shape[1] + request.cost.pair_overhead
@@ -81,6 +81,8 @@ def _choice(found: Mapping[float, Prediction], eps: float) -> tuple[str, str, di
     numbers: dict[str, object] = {"predicted_cost_of_drawing_keys": at_eps.drawing_keys}
     if at_eps.few_coordinates is not None:
         numbers["predicted_cost_of_few_coordinates"] = at_eps.few_coordinates
+    if at_eps.low_rank is not None:
+        numbers["predicted_cost_of_low_rank"] = at_eps.low_rank
     if at_eps.chosen == "exact":
         return "exact", "no sampled product is expected to be faster", numbers
     reason = f"by {at_eps.chosen}, expected to take {at_eps.cost:.3g} of the exact time"

@@ -26,6 +26,10 @@ class CostModel:
     # product that it may take.
     equal_point: float = 100.0
     looking_for_equal: float = 0.01
+    # The same for a look at the rank: 2,000 x 128 pairs, 5 to 10 ms.
+    smallest_look: float = 2e10
+    # A multiply-add of dense linear algebra in double precision, in those of coordinates.
+    dense: float = 2.0
     # What a pair costs beyond its coordinates (exponential, sums), in multiply-adds of coordinates.
     # Within 20 to 28 for 2 to 800 dimensions.
     pair_overhead: float = 24.0
@@ -94,6 +98,14 @@ class CostModel:
         """Whether exact attention takes longer than finding out how to draw keys."""
         least = self.smallest_causal_head if is_causal else self.smallest_head_for_draws
         return n_pairs > least
+
+    def worth_a_look(self, n_queries: int, n_keys: int, n_dims: int) -> bool:
+        """Whether the exact product takes longer than a look at the rank of the matrix."""
+        return n_queries * n_keys * (n_dims + self.pair_overhead) >= self.smallest_look
+
+    def dense_pairs(self, n_dims: int, multiply_adds: float) -> float:
+        """What dense linear algebra costs."""
+        return self.dense * multiply_adds / (n_dims + self.pair_overhead)
 
     def pairs_of_64(self, n_dims: int) -> float:
         """Pairs of this dimension that cost as much as one of 64 dimensions."""

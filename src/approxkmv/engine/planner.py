@@ -22,11 +22,13 @@ from approxkmv.engine.schemes.few_coordinates import (
     make_surrogate,
     through_few_coordinates,
 )
+from approxkmv.engine.schemes.low_rank import LowRankPlan, plan_low_rank, through_low_rank
 from approxkmv.engine.survey.survey import Survey, drawing_cost, make_survey
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import Considered
 from approxkmv.loops.types import Array
 
+TOO_SMALL = "the product is too small for sampling to pay"
 TOO_DENSE = "the kernel is too dense: sampling would need almost every pair"
 DEARER = "another one is cheaper"
 
@@ -53,14 +55,34 @@ def approximate(problem: Problem, trace: Trace, progress: Progress) -> Result:
     Where the time ends before the error is met, ``OutOfTime`` is raised, and ``progress`` has what
     was learnt for :func:`approxkmv.engine.schemes.in_time.answer_in_time`.
     """
+    if problem.budget.squared_error == 0:
+        raise Refusal("the product is exactly zero")
+    low, at_once = _low_rank(problem, trace), problem.policy.low_rank.at_once * problem.n_pairs
+    if low is not None and low.cost <= at_once:
+        # Cheaper than most surveys and what follows them.
+        try:
+            result = through_low_rank(low, trace)
+            trace.consider(_as_candidate(low, trace).told(problem, "taken"))
+            return result
+        except Refusal as refusal:
+            trace.consider(_as_candidate(low, trace).told(problem, refusal.reason))
+            low = None
+    size = problem.n_queries, problem.n_keys, problem.n_dims
+    if problem.cost.worth_a_look(*size) and not problem.cost.worth_a_survey(*size):
+        raise Refusal(TOO_SMALL)
     survey = make_survey(problem, trace)
     progress.survey = survey
-    if _hopeless(problem, survey):
+    found = [] if low is None else [_as_candidate(low, trace)]
+    if not _hopeless(problem, survey):
+        found = sorted(
+            [*found, *candidates(problem, survey, trace, progress)],
+            key=_order,
+        )
+    elif not found:
         trace.consider(_drawing_keys(problem, survey, trace, progress).told(problem, TOO_DENSE))
         raise Refusal(TOO_DENSE)
-    rows = ExactRows(problem, survey.pilot, _products(problem, survey, trace))
-    found = candidates(problem, survey, trace, progress)
     trace.consider(*(one.told(problem, one.why_not or DEARER) for one in found))
+    rows = ExactRows(problem, survey.pilot, _products(problem, survey, trace))
     reasons = []
     for candidate in found:
         try:
@@ -83,7 +105,30 @@ def candidates(
         _drawing_keys(problem, survey, trace, progress),
         *_few_coordinates(problem, survey, trace, progress),
     ]
-    return sorted(found, key=lambda candidate: (bool(candidate.why_not), candidate.cost))
+    return sorted(found, key=_order)
+
+
+def _order(candidate: Candidate) -> tuple[bool, float]:
+    return bool(candidate.why_not), candidate.cost
+
+
+def _low_rank(problem: Problem, trace: Trace) -> LowRankPlan | None:
+    """The rank that is needed, if it is low; looked at before anything else, which costs more."""
+    if not problem.cost.worth_a_look(problem.n_queries, problem.n_keys, problem.n_dims):
+        return None
+    try:
+        return plan_low_rank(problem, trace)
+    except Refusal:
+        return None
+
+
+def _as_candidate(plan: LowRankPlan, trace: Trace) -> Candidate:
+    return Candidate(
+        "low rank",
+        plan.cost,
+        lambda _: through_low_rank(plan, trace),
+        squared_error=plan.ranks.seen[-1][1],
+    )
 
 
 def _drawing_keys(problem: Problem, survey: Survey, trace: Trace, progress: Progress) -> Candidate:
@@ -154,15 +199,17 @@ def _products(problem: Problem, survey: Survey, trace: Trace) -> Array:
 class Prediction(NamedTuple):
     """What each way to a product is expected to cost, in exact products, with finding out.
 
-    ``few_coordinates`` is None where the points have too few to leave any out.
+    ``few_coordinates`` is None where the points have too few to leave any out, ``low_rank`` where
+    the rank needed is too high. A low rank that is cheap is taken before others are looked at.
     """
 
     exact: float
     drawing_keys: float
     few_coordinates: float | None
-    chosen: str  # "exact", "drawing keys" or "few coordinates"
+    chosen: str  # "exact", "drawing keys", "few coordinates" or "low rank"
     cost: float  # of what is chosen
     considered: tuple[Considered, ...] = ()
+    low_rank: float | None = None
 
     @property
     def speed_up(self) -> float:
@@ -187,14 +234,22 @@ def predicted(problem: Problem, tolerances: Iterable[float]) -> dict[float, Pred
 
 def _predicted(problem: Problem) -> Prediction:
     n_pairs, trace = problem.n_pairs, Trace()
+    if not problem.budget.squared_error > 0:
+        return Prediction(1.0, 1.0, None, "exact", 1.0)
+    plan = _low_rank(problem, trace)
+    low = None if plan is None else plan.cost / n_pairs
+    if plan is not None and low is not None and low <= problem.policy.low_rank.at_once:
+        told = _told(problem, [_as_candidate(plan, trace)])
+        return Prediction(1.0, 1.0, None, "low rank", low, told, low)
     try:
         survey = make_survey(problem, trace)
     except Refusal:
         return Prediction(1.0, 1.0, None, "exact", 1.0)
     surveyed = problem.cost.pilot_pair * len(survey.pilot.rows) * problem.n_keys
-    found: list[Candidate] = []
+    found = [] if plan is None else [_as_candidate(plan, trace)]
     if not _hopeless(problem, survey):
-        found = candidates(problem, survey, trace, Progress())
+        found += candidates(problem, survey, trace, Progress())
+    found.sort(key=_order)
     few: float | None = None
     if "few coordinates" in trace.seconds:
         surveyed += problem.cost.surrogate * problem.n_queries
@@ -209,6 +264,7 @@ def _predicted(problem: Problem) -> Prediction:
         chosen,
         (surveyed + cost) / n_pairs,
         _told(problem, found or [_drawing_keys(problem, survey, trace, Progress())]),
+        low,
     )
 
 

@@ -286,6 +286,32 @@ class SharedDraw:
 
 
 @dataclass(frozen=True)
+class LowRankMargins:
+    """How the rank of a dense kernel is found, and how its error is judged."""
+
+    # Keys among which the first pivots are picked, how many of these there are, and the keys for
+    # each further pivot among which that one is picked.
+    sample: int = 2048
+    first_rank: int = 128
+    pool_per_pivot: float = 3.0
+    # Points between which kernel values forecast the error.
+    test_points: int = 256
+    # Of the squared error budget, for the forecast; ranks are tried this factor apart; and an
+    # extrapolated rank may be this factor too high, because errors fall faster than their powers.
+    aim: float = 0.4
+    step: float = 1.2
+    optimism: float = 2.0
+    # Rows computed exactly: drawn to judge the error, and because they are most likely wrong.
+    checked_rows: int = 256
+    recomputed_rows: int = 128
+    most_rounds: int = 3
+    # Dearer products than this share of the exact one are left to other ways; cheaper ones than
+    # the second are made before anything else is looked at.
+    too_many: float = 0.5
+    at_once: float = 0.25
+
+
+@dataclass(frozen=True)
 class Policy:
     """All of them."""
 
@@ -303,3 +329,4 @@ class Policy:
     causal_head: HeadMargins = field(default_factory=lambda: HeadMargins(fewest_blocks=math.inf))
     mean: MeanMargins = field(default_factory=MeanMargins)
     shared: SharedDraw = field(default_factory=SharedDraw)
+    low_rank: LowRankMargins = field(default_factory=LowRankMargins)

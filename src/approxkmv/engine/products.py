@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from approxkmv._deadline import Deadline, OutOfTime
-from approxkmv.engine.planner import approximate
+from approxkmv.engine.planner import TOO_SMALL, approximate
 from approxkmv.engine.problem import Limit, row_norms
 from approxkmv.engine.progress import Progress
 from approxkmv.engine.report import exact_info, sampled_info
@@ -85,8 +85,8 @@ def _sampled(request: Request, trace: Trace) -> Answer:
     """The product, if sampling is predicted to pay and meets its error."""
     if request.tolerance.is_zero:
         raise Refusal("no error is allowed")
-    if not request.worth_a_survey:
-        raise Refusal("the product is too small for sampling to pay")
+    if not (request.worth_a_look or request.worth_a_survey):
+        raise Refusal(TOO_SMALL)
     scaled = request.scaled
     trace.lap("prepare")
     length = 0.0
@@ -231,8 +231,8 @@ def _patiently(attempt: _Attempt, length: float) -> Answer:
     try:
         if request.tolerance.is_zero:
             raise Refusal("no error is allowed")
-        if in_time and not request.worth_a_survey:
-            raise Refusal("the product is too small for sampling to pay")
+        if in_time and not (request.worth_a_look or request.worth_a_survey):
+            raise Refusal(TOO_SMALL)
         result = attempt.within_tolerance(length)
     except Refusal as refusal:
         if not (attempt.scaled.x_norm == 0 or limit.allows(request.n_pairs)):

@@ -141,6 +141,11 @@ class Request:
         return self.cost.worth_a_survey(len(self.queries), *self.keys.shape)
 
     @property
+    def worth_a_look(self) -> bool:
+        """Whether the exact product takes longer than a look at the rank of the matrix."""
+        return self.cost.worth_a_look(len(self.queries), *self.keys.shape)
+
+    @property
     def needs_a_clock(self) -> bool:
         """Whether the exact product may take longer than the user allows."""
         width = self.keys.shape[1] + self.cost.pair_overhead
