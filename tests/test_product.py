@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 import approxkmv as akmv
 from approxkmv import _check
+from approxkmv.datasets import clusters
 from approxkmv.kernel.matrix import gaussian_kernel
 
 # Chunks of keys are cut by the number of elements; at d=3 and one column one has 209,664 keys.
@@ -446,6 +447,41 @@ def test_info_of_far_keys_names_the_other_form() -> None:
     p = points(50, 3, np.float32) * np.float32(1e4)
     _, info = akmv.matvec(p, p, np.ones(50), bandwidth=1.0, return_info=True)
     assert info.plan.numbers["form"] == "squared differences"
+
+
+@pytest.mark.parametrize("n_columns", [1, 2])
+def test_a_few_far_keys_are_computed_exactly(n_columns: int) -> None:
+    """All others have inner products. What the far keys have of the product is counted: together
+    it is more than the error allowed."""
+    n, far = 32_768, np.arange(5) * 1000 + 77
+    points, x = clusters(n, 64, rng=0), np.ones((n, n_columns), np.float32)
+    keys, queries = points.keys.copy(), points.queries.copy()
+    # Beyond the 41 bandwidths that inner products reach; five pairs of equal points, alone there.
+    keys[far] += np.float32(60 * points.bandwidth) * np.arange(1, 6, dtype=np.float32)[:, None]
+    queries[far] = keys[far]
+    x[far] = 15.0
+    assert np.linalg.norm(x[far]) > 0.15 * np.linalg.norm(x)
+    exact = akmv.matvec(queries, keys, x, bandwidth=points.bandwidth, method="exact")
+    y, info = akmv.matvec(
+        queries, keys, x, bandwidth=points.bandwidth, eps=0.1, rng=1, return_info=True
+    )
+    assert info.method == "sampled"
+    assert info.pairs < 0.5 * n * n
+    assert info.plan.numbers["form"] == "inner products"
+    assert info.plan.numbers["far_keys"] == 5
+    assert np.linalg.norm(y - exact) <= 0.1 * np.linalg.norm(x)
+    np.testing.assert_allclose(y[far], 15.0, rtol=1e-5)
+
+
+def test_many_far_keys_leave_the_other_form() -> None:
+    n, points = 32_768, clusters(32_768, 64, rng=0)
+    keys = points.keys.copy()
+    keys[:100] += np.float32(60 * points.bandwidth)
+    _, info = akmv.matvec(
+        keys, keys, np.ones(n, np.float32), bandwidth=points.bandwidth, eps=0.1, return_info=True
+    )
+    assert info.plan.numbers["form"] == "squared differences"
+    assert "far_keys" not in info.plan.numbers
 
 
 def test_the_seed_of_the_report_changes_no_bit_of_the_product() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from approxkmv.kernel.frame import make_frame
+from approxkmv.kernel.frame import make_frame, within_reach
 from approxkmv.loops.compiled import Compiled
 
 
@@ -53,6 +53,20 @@ def test_far_keys_are_compared_by_differences(dtype: Any) -> None:
     assert (frame.centre == 0).all()
     assert (frame.shift(keys, Compiled()) == 0).all()
     assert frame.slope < 0
+
+
+def test_far_keys_are_found_and_left_out(dtype: Any) -> None:
+    """The frame of the others is theirs, whatever the far keys are."""
+    keys, far = cloud(1000, 4, dtype), np.array([3, 500, 999])
+    keys[far] += dtype.type(1e5)
+    found = within_reach(keys, 1.0, 3, Compiled())
+    assert found is not None
+    frame, left_out = found
+    np.testing.assert_array_equal(left_out, far)
+    assert not frame.differences
+    assert frame.radius < 10
+    assert frame_of(keys, 1.0).differences
+    assert within_reach(keys, 1.0, 2, Compiled()) is None
 
 
 def test_one_far_key_does_not_move_the_centre(dtype: Any) -> None:

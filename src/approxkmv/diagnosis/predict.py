@@ -64,7 +64,8 @@ def _predictions(request: Request, tolerances: list[float]) -> dict[float, Predi
     """What each way would cost; ``Refusal`` where only the exact product comes into question."""
     if not (request.worth_a_look or request.worth_a_survey):
         raise Refusal("so small that computing every pair is the fastest")
-    scaled, deadline = request.scaled, request.deadline
+    scaled, _ = request.scaled.within_reach(request.policy.choice.most_far)
+    deadline = request.deadline
     width = request.keys.shape[1] + request.cost.pair_overhead
     if deadline and deadline.left() < _POSSIBLY * request.n_pairs * width:
         raise OutOfTime

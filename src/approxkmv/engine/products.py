@@ -12,7 +12,7 @@ from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv.engine.planner import TOO_SMALL, approximate
 from approxkmv.engine.problem import Limit, row_norms
 from approxkmv.engine.progress import Progress
-from approxkmv.engine.report import exact_info, sampled_info
+from approxkmv.engine.report import FORMS, exact_info, sampled_info
 from approxkmv.engine.request import Request, Scaled
 from approxkmv.engine.result import Result
 from approxkmv.engine.schemes.in_time import KEPT, answer_in_time, probe
@@ -142,25 +142,27 @@ class _Attempt:
 
         A row of x longer than that is never left to chance: the values of its key could differ from
         those of a tile of keys on average. There are at most 1 / eps^2 of them. Nor are queries
-        with many more equal ones than others.
+        with many more equal ones than others, nor the few keys too far out for inner products.
         """
-        x_norm, kernel, columns = self.scaled.x_norm, self.scaled.kernel, self.scaled.columns
-        lengths = np.linalg.norm(columns.astype(np.float64), axis=1)
+        near, far = self._within_reach()
+        x_norm, kernel = near.x_norm, near.kernel
+        lengths = np.linalg.norm(near.columns.astype(np.float64), axis=1)
         large = np.flatnonzero(lengths > eps * x_norm)
-        rest = columns.copy()
+        rest = near.columns.copy()
         rest[large] = 0
         lengths[large] = 0
         left = frobenius(lengths)
         if left == 0:
             raise Refusal("x is zero, or has only entries larger than the error allowed")
         often, weights = self._often()
-        exact = len(kernel.queries) * len(large) + len(often) * len(kernel.keys)
+        apart = np.union1d(large, far)
+        exact = len(kernel.queries) * len(apart) + len(often) * len(kernel.keys)
         if not self.limit.allows(_FOR_LARGE * exact):
             raise OutOfTime
         # No product is longer than this, so that no larger error is ever made.
         most = math.sqrt(self.request.pairs_asked)
         error = min(eps * x_norm / left, most) * frobenius(row_norms(rest))
-        scaled = replace(self.scaled, columns=rest, row_weights=weights)
+        scaled = replace(near, columns=rest, row_weights=weights)
         problem = scaled.problem(self.request, self.rng, error, self.limit)
         answers = []
         try:
@@ -168,8 +170,18 @@ class _Attempt:
         finally:
             if self.progress.best is not None and self.progress.best not in answers:
                 answers.append(self.progress.best)
-            self._add_exact(large, often, answers)
+            self._add_exact(apart, often, answers)
+        if len(far):
+            self.trace.note(form=FORMS[kernel.frame.differences], far_keys=len(far))
         return answers[0]
+
+    def _within_reach(self) -> tuple[Scaled, Index]:
+        """The product without far keys, and these; with a time limit there is one matrix for all.
+
+        What is known when the time is over must hold for the matrix that the answer is made with.
+        """
+        most_far = 0.0 if self.limit.deadline else self.request.policy.choice.most_far
+        return self.scaled.within_reach(most_far)
 
     def _often(self) -> tuple[Index, Float64 | None]:
         """Queries with very many equal ones, and how often the errors of all others count."""
@@ -179,14 +191,14 @@ class _Attempt:
         often = weights > self.request.policy.choice.many_copies * weights.mean()
         return np.flatnonzero(often), np.where(often, 0.0, weights)
 
-    def _add_exact(self, large: Index, often: Index, answers: list[Result]) -> None:
-        """The part of large entries of x, and the rows of queries with very many equal ones."""
+    def _add_exact(self, apart: Index, often: Index, answers: list[Result]) -> None:
+        """The part of some keys, and the rows of queries with very many equal ones."""
         kernel, columns = self.scaled.kernel.checked(None), self.scaled.columns
-        if len(large) and answers:
-            part = kernel.at_keys(large).product(columns[large]).out
+        if len(apart) and answers:
+            part = kernel.at_keys(apart).product(columns[apart]).out
             for answer in answers:
                 answer.y[:] += part
-            self.trace.pairs += len(kernel.queries) * len(large)
+            self.trace.pairs += len(kernel.queries) * len(apart)
         if len(often) and answers:
             rows = kernel.at_queries(often).product(columns).out
             for answer in answers:

@@ -24,12 +24,14 @@ from approxkmv.kernel.rounding import (
 from approxkmv.loops import compiled
 from approxkmv.loops.types import Array, TileSums
 
+FORMS = {False: "inner products", True: "squared differences"}
+
 
 def kernel_numbers(kernel: KernelMatrix) -> dict[str, object]:
     """The choices made for a kernel matrix."""
     frame = kernel.frame
     return {
-        "form": "squared differences" if frame.differences else "inner products",
+        "form": FORMS[frame.differences],
         "key_radius_in_bandwidths": round(frame.radius, 3),
         "dtype": str(kernel.keys.dtype),
         "isa": compiled.ISA,

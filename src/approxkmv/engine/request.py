@@ -181,6 +181,18 @@ class Scaled:
     x_norm: float  # of all keys
     row_weights: Float64 | None = None
 
+    def within_reach(self, most_far: float) -> tuple[Scaled, Index]:
+        """The product without its far keys, by inner products, and these keys.
+
+        The product as it is where they are more than this share of all keys, or none.
+        """
+        kernel, far = self.kernel.within_reach(int(most_far * len(self.columns)))
+        if len(far) == 0:
+            return self, far
+        columns = self.columns.copy()
+        columns[far] = 0
+        return replace(self, kernel=kernel, columns=columns), far
+
     def problem(
         self, request: Request, rng: np.random.Generator, error: float, limit: Limit
     ) -> Problem:

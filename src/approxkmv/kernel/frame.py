@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from approxkmv.loops.compiled import Compiled
-from approxkmv.loops.types import Array, Float64
+from approxkmv.loops.types import Array, Float64, Index
 
 _CENTRE_SAMPLE = 1024
 # Largest error of an exponent that inner products may cause, as epsilon * R^2.
@@ -105,14 +105,36 @@ def make_frame(
         factor,
     )
     radius = math.sqrt(norms.max(initial=0.0)) / factor / bandwidth
-    most = math.sqrt(_TOLERANCE[keys.dtype] / float(np.finfo(keys.dtype).eps))
-    if radius <= most and not differences:
+    if radius <= _farthest(keys.dtype) and not differences:
         return Frame(
             centre, factor, _slope(bandwidth * factor, keys.dtype), False, radius, bandwidth
         )
     # Raw coordinates: a centre would round them, differences do not need one.
     factor, slope = of_differences(bandwidth, largest, keys.dtype)
     return Frame(np.zeros_like(centre), factor, slope, True, radius, bandwidth)
+
+
+def within_reach(
+    keys: Array, bandwidth: float, most_far: int, backend: Compiled
+) -> tuple[Frame, Index] | None:
+    """Inner products, and the keys too far away for them; None where these are more than so many.
+
+    With the values of far keys left out, all others are as exact as in any frame.
+    """
+    centre, factor = _centre(keys), _power_of_two(bandwidth)
+    with np.errstate(over="ignore"):
+        norms = np.sqrt(backend.squared_norms(keys, centre, factor)) / factor / bandwidth
+    far = norms > _farthest(keys.dtype)
+    if np.count_nonzero(far) > most_far:
+        return None
+    radius = float(norms[~far].max(initial=0.0))
+    frame = Frame(centre, factor, _slope(bandwidth * factor, keys.dtype), False, radius, bandwidth)
+    return frame, np.flatnonzero(far)
+
+
+def _farthest(dtype: np.dtype[np.floating]) -> float:
+    """Bandwidths from the centre up to which inner products are exact enough."""
+    return math.sqrt(_TOLERANCE[dtype] / float(np.finfo(dtype).eps))
 
 
 def of_differences(

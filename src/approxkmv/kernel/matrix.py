@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from approxkmv.kernel.frame import Frame, make_frame
+from approxkmv.kernel.frame import Frame, make_frame, within_reach
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check, Float64, Geometry, Index, TileSums
 
@@ -94,6 +94,25 @@ class KernelMatrix:
                 z = (q - self.keys[keys[some]]) / self.bandwidth
                 out[some] = np.exp(-0.5 * (z * z).sum(axis=1))
         return out
+
+    def within_reach(self, most_far: int) -> tuple[KernelMatrix, Index]:
+        """The matrix by inner products, and the keys whose columns are then of no use.
+
+        The matrix as it is, and no keys, where it has inner products already or more than
+        ``most_far`` keys are too far away for them.
+        """
+        nothing = np.empty(0, np.int64)
+        if not self.frame.differences:
+            return self, nothing
+        found = within_reach(self.keys, self.bandwidth, most_far, self.backend)
+        if found is None:
+            return self, nothing
+        frame, far = found
+        key_shift = query_shift = frame.shift(self.keys, self.backend)
+        if self.queries is not self.keys:
+            query_shift = frame.shift(self.queries, self.backend)
+        near = replace(self, frame=frame, query_shift=query_shift, key_shift=key_shift)
+        return near, far
 
     def product(self, x: Array, *, row_sums: bool = False) -> TileSums:
         """K @ x for x of shape (n_keys, n_columns) in the points' type; row sums on the way."""

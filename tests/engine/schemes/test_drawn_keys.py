@@ -132,10 +132,15 @@ def test_rows_are_recomputed_where_more_draws_would_cost_more(
     scheme = object.__new__(DrawnKeys)
     scheme.margins = KeyMargins()
     scheme.problem = SimpleNamespace(  # type: ignore[assignment]
-        n_queries=n, n_keys=n, n_pairs=n * n, budget=Budget(allowed, 0.01)
+        n_queries=n,
+        n_keys=n,
+        n_pairs=n * n,
+        budget=Budget(allowed, 0.01),
+        weighed=lambda squares: squares,
     )
     blocks = Blocks(np.arange(n, dtype=np.int32), np.arange(0, n + 1, 100), block_of)
-    scheme.survey = SimpleNamespace(query_blocks=blocks)  # type: ignore[assignment]
+    pilot = SimpleNamespace(rows=np.empty(0, np.int64))
+    scheme.survey = SimpleNamespace(query_blocks=blocks, pilot=pilot)  # type: ignore[assignment]
     scheme.near = SimpleNamespace(  # type: ignore[assignment]
         missing=Missing(0.0, 0.0), forecast=SimpleNamespace(cost=draws * n * n)
     )

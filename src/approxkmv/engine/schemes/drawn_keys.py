@@ -177,6 +177,7 @@ class DrawnKeys:
         problem, blocks = self.problem, self.survey.query_blocks
         parts = drawn.sums.variance, drawn.sums.mass
         variance, mass = (problem.weighed(np.maximum(part, 0.0)).copy() for part in parts)
+        variance[self.survey.pilot.rows] = 0.0  # exact in any case
         outstanding = standing_out(variance, problem.n_queries)
         variance[outstanding] = mass[outstanding] = 0.0
         room = problem.budget.squared_error - self.near.missing.at_most
