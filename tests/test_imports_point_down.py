@@ -72,7 +72,7 @@ ONLY = {
 # Inside the engine, from the top down: data flow from the last line to the first.
 STAGES = [
     ["products", "heads"],
-    ["schemes.frozen_pairs", "report"],
+    ["schemes.frozen_pairs", "schemes.frozen_low_rank", "report"],
     ["planner", "request"],
     ["schemes.drawn_keys", "schemes.shared_keys", "schemes.attention_keys"],
     ["survey.attention_pilot", "survey.shared_draw"],

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,9 +34,12 @@ from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check
 
 if TYPE_CHECKING:
+    from approxkmv.engine.schemes.frozen_low_rank import LowRankMatrix
     from approxkmv.engine.schemes.frozen_matrix import FrozenMatrix
 
 METHODS = ("auto", "exact", "sampled")
+TOO_SMALL = "the matrix is too small for sampling to pay"
+LOW_RANK = "the kernel is dense: the operator is spanned by few of its columns"
 # Bytes that kernel values may take, unless the user says.
 _MAX_MEMORY = 2**30
 
@@ -140,7 +144,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
                 _check.finite(k, "keys")
         self._kernel = prepare(q, k, sigma, backend=Compiled(n_threads))
         self._trace, self._reason = Trace(), "every pair is computed at every product"
-        self._matrix = None
+        self._matrix: FrozenMatrix | LowRankMatrix | None = None
         self._transposed = False
         too_late = False
         if method != "exact":
@@ -149,8 +153,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             budget = Budget(most**2 * len(k), self.delta, max_bytes=max_memory)
             kernel = self._kernel.checked(deadline.polled)
             try:
-                self._matrix = _frozen(kernel, budget, generator, self._trace)
-                self._reason = "some pairs are drawn and kept once and for all"
+                self._matrix, self._reason = _frozen(kernel, budget, generator, self._trace)
             except Refusal as refusal:
                 self._reason = refusal.reason
             except OutOfTime:
@@ -296,9 +299,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
                 seconds=dict(header["seconds"]),
             )
             if matrix:
-                from approxkmv.engine.schemes.frozen_matrix import FrozenMatrix
-
-                kernel._matrix = FrozenMatrix.from_arrays(matrix, kernel.shape, q is k)
+                kernel._matrix = _from_arrays(matrix, kernel)
         return kernel
 
     def _repr_html_(self) -> str:
@@ -350,19 +351,40 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
 
 def _frozen(
     kernel: KernelMatrix, budget: Budget, rng: np.random.Generator, trace: Trace
-) -> FrozenMatrix:
-    """The sampled matrix; ``Refusal`` if there is none to be had."""
-    cost = CostModel()
+) -> tuple[FrozenMatrix | LowRankMatrix, str]:
+    """A matrix whose products cost less, and how it is made; ``Refusal`` if none is to be had."""
+    cost, size = CostModel(), (len(kernel.queries), *kernel.keys.shape)
     if budget.squared_error == 0:
         raise Refusal("no error is allowed")
-    if not cost.worth_a_survey(len(kernel.queries), *kernel.keys.shape):
-        raise Refusal("the matrix is too small for sampling to pay")
+    if not (cost.worth_a_look(*size) or cost.worth_a_survey(*size)):
+        raise Refusal(TOO_SMALL)
+    ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
+    problem = Problem(_in_usual_units(kernel), ones, budget, rng, cost)
+    if cost.worth_a_look(*size):
+        from approxkmv.engine.schemes.frozen_low_rank import freeze_low_rank
+
+        with suppress(Refusal):
+            return freeze_low_rank(problem, trace), LOW_RANK
+    if not cost.worth_a_survey(*size):
+        raise Refusal(TOO_SMALL)
+    from approxkmv.engine.schemes.frozen_pairs import freeze
+
+    return freeze(problem, trace), "some pairs are drawn and kept once and for all"
+
+
+def _in_usual_units(kernel: KernelMatrix) -> KernelMatrix:
     units = usual_units(kernel.queries, kernel.keys, kernel.bandwidth)
     if units is None:
         raise Refusal("the points are too many bandwidths apart")
-    if units[2] != kernel.bandwidth:
-        kernel = prepare(*units, backend=kernel.backend)
-    from approxkmv.engine.schemes.frozen_pairs import freeze
+    return kernel if units[2] == kernel.bandwidth else prepare(*units, backend=kernel.backend)
 
-    ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
-    return freeze(Problem(kernel, ones, budget, rng, cost), trace)
+
+def _from_arrays(parts: dict[str, Any], kernel: GaussianKernel) -> FrozenMatrix | LowRankMatrix:
+    """The matrix that was saved."""
+    if "pivots" in parts:
+        from approxkmv.engine.schemes.frozen_low_rank import LowRankMatrix
+
+        return LowRankMatrix.from_arrays(parts, _in_usual_units(kernel._kernel))
+    from approxkmv.engine.schemes.frozen_matrix import FrozenMatrix
+
+    return FrozenMatrix.from_arrays(parts, kernel.shape, kernel.queries is kernel.keys)

@@ -14,13 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from approxkmv.engine.problem import Problem
 from approxkmv.engine.result import Result
 from approxkmv.engine.statistics import spread
 from approxkmv.engine.survey.ranks import (
-    Pivots,
     Ranks,
     better_ranks,
     first_ranks,
@@ -52,6 +50,7 @@ class LowRankPlan:
     problem: Problem
     ranks: Ranks
     left: Float64  # of each query, by the first pivots
+    left_of_keys: Float64
 
     @property
     def cost(self) -> float:
@@ -88,7 +87,7 @@ def plan_low_rank(problem: Problem, trace: Trace) -> LowRankPlan:
         rank=ranks.rank,
         predicted_cost_of_low_rank=cost_of_rank(problem, ranks.rank) / problem.n_pairs,
     )
-    return LowRankPlan(problem, ranks, of_queries)
+    return LowRankPlan(problem, ranks, of_queries, left)
 
 
 def grow_to(ranks: Ranks, target: float, trace: Trace) -> Ranks:
@@ -123,7 +122,8 @@ def through_low_rank(plan: LowRankPlan, trace: Trace) -> Result:
     target = margins.aim * budget
     for _ in range(margins.most_rounds):
         pivots = ranks.pivots()
-        y, pairs = _product(problem, pivots)
+        y = pivots.product(problem.kernel, problem.x)
+        pairs = len(pivots.index) * (problem.n_queries + problem.n_keys)
         trace.lap("product")
         result = checks.judged(y, pairs)
         trace.pairs += pairs
@@ -135,17 +135,6 @@ def through_low_rank(plan: LowRankPlan, trace: Trace) -> Result:
         ranks = grow_to(ranks, min(target, 0.5 * ranks.seen[-1][1]), trace)
         trace.lap("rank")
     raise Refusal("the error of what few columns span did not come down")
-
-
-def _product(problem: Problem, pivots: Pivots) -> tuple[Array, int]:
-    """The product of what the pivots span, and its pairs."""
-    kernel = problem.kernel
-    sums = of_keys(kernel).at_queries(pivots.index).product(problem.x).out
-    inner = solve_triangular(pivots.root, sums.astype(np.float64), lower=True)
-    weights = solve_triangular(pivots.root, inner, lower=True, trans="T")
-    weights = np.ascontiguousarray(weights, dtype=problem.x.dtype)
-    y = kernel.at_keys(pivots.index).product(weights).out
-    return y, len(pivots.index) * (problem.n_queries + problem.n_keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +150,14 @@ class Checks:
     products: Array
 
     @staticmethod
-    def drawn(problem: Problem, left: Float64) -> Checks:
+    def drawn(problem: Problem, left: Float64, n_recomputed: int | None = None) -> Checks:
         """Choose the rows, by what is left of them and by x, and compute them."""
         margins, kernel = problem.policy.low_rank, problem.kernel
         measures = [problem.weighed(left)]
         if kernel.queries is kernel.keys:
             measures.append(problem.weighed(np.square(left * problem.row_norms)))
-        chosen = [_largest(m, margins.recomputed_rows // len(measures)) for m in measures]
+        most = margins.recomputed_rows if n_recomputed is None else n_recomputed
+        chosen = [_largest(m, most // len(measures)) for m in measures]
         recomputed = np.unique(np.concatenate(chosen))
         others = np.ones(len(left))
         others[recomputed] = 0.0
@@ -182,18 +172,21 @@ class Checks:
         n = len(recomputed)
         return Checks(problem, recomputed, products[:n], rows, chance[rows], times, products[n:])
 
+    def squares(self, y: Array) -> Float64:
+        """For each draw and column, the squared error of all rows that it stands for."""
+        off = np.square(y[self.rows].astype(np.float64) - self.products)
+        squares = self.problem.weighed(off, self.rows) / self.chance[:, None]
+        return np.repeat(squares, self.times, axis=0)
+
     def judged(self, y: Array, pairs: int) -> Result:
         """The product with its exact rows put in, and its error."""
         y[self.recomputed] = self.of_recomputed
-        off = y[self.rows].astype(np.float64) - self.products
-        squares = self.problem.weighed(np.square(off).sum(axis=1), self.rows) / self.chance
-        n_draws = float(self.times.sum())
-        mean = float(self.times @ squares) / n_draws
-        each = np.repeat(squares, self.times)
+        squares = self.squares(y).sum(axis=1)
+        mean = float(squares.mean())
         return Result(
             y=y,
             variance=mean,
-            upper=mean * spread(each, self.problem.budget.delta),
+            upper=mean * spread(squares, self.problem.budget.delta),
             left_out=0.0,
             checked=mean,
             pairs=pairs,
@@ -205,4 +198,6 @@ class Checks:
 
 def _largest(measure: Float64, most: int) -> Index:
     most = min(most, len(measure) // 4)
+    if most == 0:
+        return np.empty(0, np.int64)
     return np.argpartition(measure, len(measure) - most)[len(measure) - most :]

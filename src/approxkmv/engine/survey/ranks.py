@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from approxkmv.engine.problem import Problem
 from approxkmv.engine.survey.pivots import BLOCK, PivotedCholesky
@@ -30,6 +31,18 @@ class Pivots:
 
     index: Index
     root: Float64  # lower Cholesky factor of W
+
+    def product(self, kernel: KernelMatrix, x: Array, *, transposed: bool = False) -> Array:
+        """The product of the approximation, or of its transpose, with the columns of x."""
+        between = of_keys(kernel)
+        if transposed:
+            sums = kernel.at_keys(self.index).transposed.product(x).out
+        else:
+            sums = between.at_queries(self.index).product(x).out
+        inner = solve_triangular(self.root, sums.astype(np.float64), lower=True)
+        weights = solve_triangular(self.root, inner, lower=True, trans="T")
+        weights = np.ascontiguousarray(weights, dtype=x.dtype)
+        return (between if transposed else kernel).at_keys(self.index).product(weights).out
 
     def left_of_diagonal(self, kernel: KernelMatrix) -> Float64:
         """For each query, what the approximation leaves of the kernel's value 1 with itself.
@@ -106,6 +119,11 @@ class Ranks:
     def rank(self) -> int:
         """Number of pivots."""
         return self.cholesky.rank
+
+    @property
+    def left_between_tests(self) -> Float64:
+        """What the pivots leave of the kernel values between test points."""
+        return self._left
 
     @property
     def narrow(self) -> bool:
