@@ -121,7 +121,7 @@ class Ranks:
         return self.cholesky.rank
 
     @property
-    def left_between_tests(self) -> Float64:
+    def left_between_tests(self) -> Array:
         """What the pivots leave of the kernel values between test points."""
         return self._left
 
