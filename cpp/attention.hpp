@@ -14,10 +14,10 @@
 // scores of a row is looked for (kRoomAbove).
 #pragma once
 
+#include "epilogues/softmax.hpp"
 #include "magnitude.hpp"
 #include "pack.hpp"
 #include "product.hpp"
-#include "softmax_tile.hpp"
 #include "threads.hpp"
 
 #include <cmath>

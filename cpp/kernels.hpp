@@ -9,15 +9,13 @@
 #include "epilogues/product.hpp"
 #include "epilogues/reduced.hpp"
 #include "epilogues/sampled.hpp"
+#include "epilogues/softmax.hpp"
 #include "operands.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace akmv {
-
-template <class T>
-struct SoftmaxTile;  // softmax_tile.hpp
 
 template <class T>
 struct TypedKernels {

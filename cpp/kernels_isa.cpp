@@ -1,9 +1,8 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
 #include "kernels.hpp"
+#include "outer_products.hpp"
 #include "pack_rows.hpp"
 #include "rows.hpp"
-#include "smooth_tile.hpp"
-#include "softmax.hpp"
 
 namespace akmv {
 namespace AKMV_ISA {

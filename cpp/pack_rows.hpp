@@ -55,14 +55,12 @@ static void pack_four(const T *const (&points)[4], const double *centre, double 
       Four row[4];
 #pragma GCC unroll 4
       for (int p = 0; p < 4; ++p) row[p] = *reinterpret_cast<const Unaligned *>(from[p] + l);
-      const Four a = __builtin_shuffle(row[0], row[1], kLow),
-                 b = __builtin_shuffle(row[0], row[1], kHigh);
-      const Four c = __builtin_shuffle(row[2], row[3], kLow),
-                 d = __builtin_shuffle(row[2], row[3], kHigh);
-      *reinterpret_cast<Unaligned *>(to) = __builtin_shuffle(a, c, kFirst);
-      *reinterpret_cast<Unaligned *>(to + stride) = __builtin_shuffle(a, c, kLast);
-      *reinterpret_cast<Unaligned *>(to + 2 * stride) = __builtin_shuffle(b, d, kFirst);
-      *reinterpret_cast<Unaligned *>(to + 3 * stride) = __builtin_shuffle(b, d, kLast);
+      const Four a = AKMV_SHUFFLED(row[0], row[1], kLow), b = AKMV_SHUFFLED(row[0], row[1], kHigh);
+      const Four c = AKMV_SHUFFLED(row[2], row[3], kLow), d = AKMV_SHUFFLED(row[2], row[3], kHigh);
+      *reinterpret_cast<Unaligned *>(to) = AKMV_SHUFFLED(a, c, kFirst);
+      *reinterpret_cast<Unaligned *>(to + stride) = AKMV_SHUFFLED(a, c, kLast);
+      *reinterpret_cast<Unaligned *>(to + 2 * stride) = AKMV_SHUFFLED(b, d, kFirst);
+      *reinterpret_cast<Unaligned *>(to + 3 * stride) = AKMV_SHUFFLED(b, d, kLast);
     }
     for (; l < n; ++l, to += stride)
       for (int p = 0; p < 4; ++p) to[p] = from[p][l];

@@ -34,6 +34,22 @@ constexpr int kRows = 4;  // no fused multiply-add: the product needs a register
 #endif
 constexpr int kVectors = 2;  // key vectors per micro tile
 
+// Lanes of one vector, or of two one after the other, in a new order. Only GCC has this for places
+// that are a vector; Clang, which reads the code for its checks, goes lane by lane.
+#if defined(__clang__)
+template <class V, class Places>
+static inline V shuffled(V a, V b, Places places) {
+  constexpr int kLanes = int(sizeof(V) / sizeof(a[0]));
+  V out{};
+  for (int i = 0; i < kLanes; ++i)
+    out[i] = places[i] < kLanes ? a[places[i]] : b[places[i] - kLanes];
+  return out;
+}
+#define AKMV_SHUFFLED(a, b, places) shuffled(a, b, places)
+#else
+#define AKMV_SHUFFLED(a, b, places) __builtin_shuffle(a, b, places)
+#endif
+
 template <class T>
 struct Bits;
 template <>
@@ -88,7 +104,7 @@ struct Simd {
     I place;
     for (int i = 0; i < kWidth; ++i) place[i] = i;
 #pragma GCC unroll 4
-    for (int half = kWidth / 2; half > 0; half /= 2) v += __builtin_shuffle(v, place ^ half);
+    for (int half = kWidth / 2; half > 0; half /= 2) v += AKMV_SHUFFLED(v, v, place ^ half);
     return v[0];
   }
   static inline T max(V v) {

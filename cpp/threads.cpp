@@ -170,7 +170,7 @@ class Pool {
     }
   }
 
-  void fail(Job &job, std::exception_ptr error) {
+  void fail(Job &job, const std::exception_ptr &error) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!job.error) job.error = error;
     job.stop.store(true);

@@ -35,7 +35,7 @@ bool interrupted(PyObject *check) {
 std::vector<std::string> available_isas() {
   std::vector<std::string> found;
   for (const char *isa : {"baseline", "avx2", "avx512"})
-    if (supported(isa)) found.push_back(isa);
+    if (supported(isa)) found.emplace_back(isa);
   return found;
 }
 

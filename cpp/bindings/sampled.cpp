@@ -1,7 +1,7 @@
 // Pilot rows, and products from drawn keys and drawn pairs.
-#include "../sampled.hpp"
-#include "../pilot.hpp"
-#include "../reduced.hpp"
+#include "../samplers/sampled.hpp"
+#include "../samplers/pilot.hpp"
+#include "../samplers/reduced.hpp"
 #include "backend.hpp"
 #include "module.hpp"
 #include "records.hpp"

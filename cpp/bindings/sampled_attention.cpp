@@ -1,5 +1,5 @@
 // Attention from drawn keys: its pilot, its rates and its draws.
-#include "../sampled_attention.hpp"
+#include "../samplers/attention.hpp"
 #include "backend.hpp"
 #include "module.hpp"
 

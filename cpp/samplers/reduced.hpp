@@ -8,12 +8,12 @@
 // Draws of two pairs are independent: the variance is the sum over the pairs.
 #pragma once
 
-#include "memory.hpp"
-#include "pack.hpp"
-#include "philox.hpp"
-#include "product.hpp"
-#include "threads.hpp"
-#include "types.hpp"
+#include "../memory.hpp"
+#include "../pack.hpp"
+#include "../philox.hpp"
+#include "../product.hpp"
+#include "../threads.hpp"
+#include "../types.hpp"
 
 #include <algorithm>
 #include <cmath>

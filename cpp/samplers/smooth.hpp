@@ -8,9 +8,9 @@
 // sum_j w_j e^-v p_j p_j^T, p_j = (k_j, 1): as cheap for all keys as for one block of queries.
 #pragma once
 
-#include "memory.hpp"
-#include "threads.hpp"
-#include "types.hpp"
+#include "../memory.hpp"
+#include "../threads.hpp"
+#include "../types.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,10 @@
 // Pilot rows: sums over a few rows of the matrix, by tiles of keys, and their near pairs.
 #pragma once
 
-#include "memory.hpp"
-#include "pack.hpp"
-#include "threads.hpp"
-#include "types.hpp"
+#include "../memory.hpp"
+#include "../pack.hpp"
+#include "../threads.hpp"
+#include "../types.hpp"
 
 #include <algorithm>
 #include <cmath>

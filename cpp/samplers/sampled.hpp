@@ -15,13 +15,13 @@
 // never comes.
 #pragma once
 
-#include "memory.hpp"
-#include "pack.hpp"
-#include "philox.hpp"
-#include "product.hpp"
+#include "../memory.hpp"
+#include "../pack.hpp"
+#include "../philox.hpp"
+#include "../product.hpp"
+#include "../threads.hpp"
+#include "../types.hpp"
 #include "smooth.hpp"
-#include "threads.hpp"
-#include "types.hpp"
 
 #include <algorithm>
 #include <cmath>

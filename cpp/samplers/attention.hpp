@@ -9,8 +9,8 @@
 // Each block has a band of keys that are always taken (its own neighbourhood).
 #pragma once
 
-#include "philox.hpp"
-#include "product.hpp"
+#include "../philox.hpp"
+#include "../product.hpp"
 
 #include <cstring>
 #include <numeric>
@@ -241,7 +241,7 @@ class AttentionPilot {
     std::fill_n(s.guarded.get(), n_blocks * n, 0.0f);
     // Rows to plan with come first: those to check with have no moments.
     s.places.clear();
-    for (const auto [from, stop] :
+    for (const auto &[from, stop] :
          {std::pair(std::size_t(0), for_moments_), std::pair(for_moments_, per_block_)})
       for (std::size_t b = 0; b < n_blocks; ++b)
         for (std::size_t i = from; i < stop; ++i) s.places.push_back(block(b) * per_block_ + i);
@@ -418,7 +418,7 @@ class RateHistogram {
   std::vector<double> pairs, variance;
 
   void add(float guarded, float moment, double rows) {
-    std::uint32_t bits;
+    std::uint32_t bits = 0;
     std::memcpy(&bits, &guarded, sizeof bits);
     const std::size_t bin = std::min<std::size_t>(bits >> kShift, kBins - 1);
     pairs[bin] += rows;
@@ -489,7 +489,7 @@ class AttentionSampler {
 
   /// Parts of blocks that may be computed on their own have a multiple of so many rows, so that
   /// strips with a variance in full are the same.
-  std::size_t rows_apart() const { return std::size_t(kCrossEvery * k_.rows); }
+  std::size_t rows_apart() const { return std::size_t(kCrossEvery) * std::size_t(k_.rows); }
   std::size_t most_rows() const { return most_rows_; }
 
   /// Rows of block b from `first` on, at most `most`. All parts of a block draw the same keys.
