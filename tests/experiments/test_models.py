@@ -68,3 +68,26 @@ def test_models_asked_for_are_in_every_figure(hub):
 def test_a_model_asked_for_that_is_not_there_is_an_error(hub):
     with pytest.raises(ValueError, match="nowhere could not be loaded"):
         Models(("nowhere",), print).choose(["BERT"])
+
+
+def test_as_paper_takes_no_stand_ins(hub):
+    """A folder may stand for a name; a model that is not there is an error, not another model."""
+    offered, loads = hub
+    offered |= {"/bert/folder", "openai-gpt"}
+    asked = ("BERT=/bert/folder",)
+    chooser = Models(asked, print, as_paper=True)
+    assert [str(choice) for choice in chooser.choose(["BERT", "GPT-1"])] == ["BERT", "GPT-1"]
+    assert "/bert/folder" in loads
+    with pytest.raises(ValueError, match="no stand-ins, and RoBERTa could not be loaded"):
+        chooser.choose(["RoBERTa"])
+    with pytest.raises(ValueError, match="nowhere could not be loaded"):
+        Models(("GPT-1=nowhere",), print, as_paper=True).choose(["GPT-1"])
+
+
+def test_hub_names_are_the_papers_models(hub):
+    """Asked for by its hub name, BERT is BERT: claims about it are tested."""
+    offered, _ = hub
+    offered |= {"bert-base-uncased", "/my/own"}
+    bert, own = Models(("bert-base-uncased", "/my/own"), print).choose(["BERT"])
+    assert bert.not_run(["BERT"]) == ""
+    assert own.not_run(["BERT", "GPT-1"]) == "BERT and GPT-1"

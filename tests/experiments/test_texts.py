@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from approxkmv.experiments.texts import read_corpus
+from approxkmv.experiments.texts import read_corpora, read_corpus
 
 
 def test_official_squad(tmp_path):
@@ -42,3 +42,27 @@ def test_an_empty_file_says_so(tmp_path):
     path.write_text("\n\n \n")
     with pytest.raises(ValueError, match=r"empty\.txt: no text in it"):
         read_corpus(path)
+
+
+def test_readings_of_sentences(tmp_path):
+    """E21: four readings of one file, several files together, and one that has no questions."""
+    path, plain = tmp_path / "dev.json", tmp_path / "plain.json"
+    asked = {"question": "Who?", "answers": [{"text": "Ada"}]}
+    paragraphs = [{"context": "Ada wrote it. It ran!", "qas": [asked]}]
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    plain.write_text('["It ran!"]')
+    found = {
+        reading: [text.body for text in read_corpus(path, reading).texts]
+        for reading in ("contexts", "answers", "questions", "sentences")
+    }
+    assert found == {
+        "contexts": ["Ada wrote it. It ran!"],
+        "answers": ["Ada"],
+        "questions": ["Who? Ada wrote it. It ran!"],
+        "sentences": ["Ada wrote it.", "It ran!"],
+    }
+    both = read_corpora([str(path), str(plain)], "sentences")
+    assert both.name == "dev.json, sentences and plain.json, sentences"
+    assert [text.body for text in both.texts] == ["Ada wrote it.", "It ran!"]
+    with pytest.raises(ValueError, match="has no questions"):
+        read_corpus(plain, "answers")

@@ -55,6 +55,16 @@ def test_fig3_uses_the_limit_of_the_model_it_stands_for():
     assert verdicts(fig3.outcome([both], limits)) == [True]
 
 
+def test_no_verdict_on_a_model_that_was_not_run():
+    """What was measured on another model is said about that one; on BERT itself it is a verdict."""
+    numbers = [[[90.0, 2.0]]]
+    settings = {"limits": {"BERT": 4.6}}
+    claim = fig1.outcome([table("BERT", max_c=numbers)], settings).claims[0]
+    assert claim.verdict == "not tested: BERT not run; on this model no"
+    run = HeadTable(Choice("BERT", SimpleNamespace()), [{"n_tokens": 512, "max_c": numbers[0]}], 0)
+    assert fig1.outcome([run], settings).claims[0].verdict == "no"
+
+
 @pytest.mark.parametrize(
     ("twice", "following", "expected"),
     [
@@ -65,7 +75,7 @@ def test_fig3_uses_the_limit_of_the_model_it_stands_for():
 )
 def test_fig2_counts_heads(twice, following, expected):
     """Most: more than half of the heads; almost all: 9 in 10. Nothing is infinite."""
-    settings = {"to_twice": 20, "most": 0.5, "to_next": 1.1, "almost_all": 0.9}
+    settings = {"to_twice": 20, "most": 0.5, "to_next": 1.1, "almost_all": 0.9, "models": ["BERT"]}
     made = table(log_to_twice=[[twice], [twice]], log_to_next=[[following], [following]])
     outcome = fig2.outcome([made], settings)
     assert verdicts(outcome) == expected
@@ -78,7 +88,7 @@ def test_fig4_fits_an_exponent(exponent, holds):
     big = [3 * length**exponent for length in LENGTHS]
     small = [0.1] * len(LENGTHS)
     made = table(c_at=[[[big, small]], [[small, big]]])
-    outcome = fig4.outcome([made], {"largest_exponent": 0.1})
+    outcome = fig4.outcome([made], {"largest_exponent": 0.1, "models": ["BERT"]})
     assert verdicts(outcome) == [holds]
     assert f"n^({exponent:.2f} ± 0.00)" in outcome.claims[0].measured
     first = outcome.tables[0].rows[0]
@@ -90,11 +100,11 @@ def test_fig4_fits_an_exponent(exponent, holds):
 def test_fig4_leaves_out_texts_that_are_too_short():
     made = table(c_at=[[[[1.0] * len(LENGTHS)]], [[[1.0]]]])
     made.records[1]["n_tokens"] = 60
-    outcome = fig4.outcome([made], {"largest_exponent": 0.1})
+    outcome = fig4.outcome([made], {"largest_exponent": 0.1, "models": ["BERT"]})
     counts = [row[1] for row in outcome.tables[0].rows]
     assert counts == ["2", *["1"] * (len(LENGTHS) - 1)]
     made.records[0]["n_tokens"] = 60
-    assert verdicts(fig4.outcome([made], {"largest_exponent": 0.1})) == [None]
+    assert verdicts(fig4.outcome([made], {"largest_exponent": 0.1, "models": ["BERT"]})) == [None]
 
 
 def timed(n: int, ratio: float, error: float, mean_error: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("fig1", "fig2", "fig3", "fig4", "fig5", "beyond", "all")
 _QUICK_TEXTS = 2
+_READINGS = ("contexts", "answers", "questions", "sentences")
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -46,9 +47,25 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> argpar
         "(default: the paper's models, or what stands in for them)",
     )
     parser.add_argument(
+        "--as-paper",
+        action="store_true",
+        help="the paper's three models and no stand-ins; --model NAME=FOLDER says where one is, "
+        "NAME being BERT, RoBERTa or GPT-1",
+    )
+    parser.add_argument(
         "--texts",
+        action="append",
+        default=[],
         metavar="FILE",
-        help="SQuAD .json, or plain text (default: the help texts that come with Python)",
+        help="SQuAD .json, or plain text; repeat for several, such as train and dev (default: the "
+        "help texts that come with Python)",
+    )
+    parser.add_argument(
+        "--reading",
+        choices=_READINGS,
+        default="contexts",
+        help='what the paper\'s "sentences" are: paragraphs (default), answers, questions with '
+        "their paragraphs, or single sentences of the paragraphs",
     )
     parser.add_argument(
         "--limit", type=positive_int, metavar="N", help="texts to use, in a random order"
@@ -118,13 +135,13 @@ def _check_data(names: Sequence[str], glove: str | None) -> None:
 def _setup(args: argparse.Namespace, notes: list[str]) -> Setup:
     from approxkmv.experiments.models import Models
     from approxkmv.experiments.setup import Setup
-    from approxkmv.experiments.texts import read_corpus
+    from approxkmv.experiments.texts import read_corpora
 
     def say(note: str) -> None:
         notes.append(note)
         print(note)
 
-    corpus = read_corpus(args.texts)
+    corpus = read_corpora(args.texts, args.reading)
     limit = args.limit or (_QUICK_TEXTS if args.quick else None)
     say(
         f"texts: {corpus.name}, {min(limit or len(corpus.texts), len(corpus.texts))} of "
@@ -133,7 +150,7 @@ def _setup(args: argparse.Namespace, notes: list[str]) -> Setup:
     return Setup(
         out=args.out,
         corpus=corpus,
-        models=Models(args.model, say),
+        models=Models(args.model, say, as_paper=args.as_paper),
         progress=Progress,
         limit=limit,
         seed=args.seed,
@@ -171,11 +188,17 @@ def _write_report(
 def _command(args: argparse.Namespace) -> str:
     """The command as one would type it, paths cut to their last part."""
     words = ["approxkmv", "reproduce", *args.figures]
+    if args.as_paper:
+        words.append("--as-paper")
     for model in args.model:
-        words += ["--model", Path(model).name]
-    for name in ("texts", "glove"):
-        if getattr(args, name):
-            words += [f"--{name}", Path(getattr(args, name)).name]
+        name, equals, place = model.rpartition("=")
+        words += ["--model", f"{name}{equals}{Path(place).name}"]
+    for text in args.texts:
+        words += ["--texts", Path(text).name]
+    if args.reading != "contexts":
+        words += ["--reading", args.reading]
+    if args.glove:
+        words += ["--glove", Path(args.glove).name]
     if args.limit:
         words += ["--limit", str(args.limit)]
     if args.quick:

@@ -33,7 +33,7 @@ from approxkmv.datasets.generators import (
 )
 from approxkmv.datasets.images import Images, digits, fashion_mnist, mnist
 from approxkmv.datasets.tables import curves, image_patches, repeated_rows
-from approxkmv.datasets.text import english_prose, squad_contexts
+from approxkmv.datasets.text import english_prose, squad_contexts, squad_texts
 from approxkmv.datasets.weights import minilm_directory, smollm2_file, stories15m_file
 from approxkmv.datasets.words import WordVectors, glove
 
@@ -67,6 +67,7 @@ __all__ = [
     "smollm2_file",
     "sphere",
     "squad_contexts",
+    "squad_texts",
     "stories15m_file",
     "vectors",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,57 @@ def squad_contexts(path: str | os.PathLike[str]) -> list[str]:
     if not all(isinstance(context, str) for context in contexts):
         raise ValueError(f"{file}: a paragraph is not a string")
     return contexts
+
+
+READINGS = ("contexts", "answers", "questions", "sentences")
+
+
+def squad_texts(path: str | os.PathLike[str], reading: str = "contexts") -> list[str]:
+    """What "sentences from responses of all questions" of SQuAD may mean (erratum E21).
+
+    Parameters
+    ----------
+    path : str or path
+        As for :func:`squad_contexts`; all readings but ``"contexts"`` and ``"sentences"`` need a
+        file as published.
+    reading : {"contexts", "answers", "questions", "sentences"}
+        Whole paragraphs; the answers alone, a few words each; every question followed by its
+        paragraph; single sentences of the paragraphs, cut after ``.``, ``!`` or ``?`` and a space.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> import json, os, tempfile
+    >>> asked = {"question": "Who?", "answers": [{"text": "Ada"}, {"text": "Ada"}]}
+    >>> paragraph = {"context": "Ada wrote it. It ran.", "qas": [asked]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "dev.json")
+    ...     with open(path, "w") as file:
+    ...         json.dump({"data": [{"paragraphs": [paragraph]}]}, file)
+    ...     [squad_texts(path, reading) for reading in READINGS[1:]]
+    [['Ada', 'Ada'], ['Who? Ada wrote it. It ran.'], ['Ada wrote it.', 'It ran.']]
+    """
+    contexts = squad_contexts(path)
+    if reading == "contexts":
+        return contexts
+    if reading == "sentences":
+        return [
+            part for context in contexts for part in re.split(r"(?<=[.!?])\s+", context) if part
+        ]
+    if reading not in READINGS:
+        raise ValueError(f"reading must be one of {READINGS}, got {reading!r}.")
+    try:
+        articles = json.loads(read_text(Path(path)))["data"]
+        paragraphs = [p for article in articles for p in article["paragraphs"]]
+        asked = [(p["context"], question) for p in paragraphs for question in p["qas"]]
+        if reading == "questions":
+            return [f"{question['question']} {context}" for context, question in asked]
+        return [answer["text"] for _, question in asked for answer in question["answers"]]
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{path}: has no questions; reading {reading!r} needs them") from error
 
 
 def _contexts(article: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,10 @@ class Choice:
     loaded: LoadedModel
     stands_for: str = ""
 
+    def not_run(self, models: Iterable[str]) -> str:
+        """Which of these models of the paper a sentence about them is not tested on by this one."""
+        return "" if self.label in models else " and ".join(models)
+
     @property
     def key(self) -> str:
         """Names the weights in records: a hash of a few numbers of every parameter."""
@@ -46,19 +50,29 @@ class Choice:
 class Models:
     """Loads each model once, says once what could not be had."""
 
-    def __init__(self, asked: Sequence[str], say: Callable[[str], None]) -> None:
-        self._asked = tuple(asked)
+    def __init__(
+        self, asked: Sequence[str], say: Callable[[str], None], *, as_paper: bool = False
+    ) -> None:
+        named = [name.partition("=") for name in asked]
+        self._places = {name: place for name, _, place in named if place and name in _PAPER}
+        self._asked = tuple(a for a in asked if a.partition("=")[0] not in self._places)
+        self._as_paper = as_paper
         self._say = say
         self._loaded: dict[str, LoadedModel | None] = {}
 
     def choose(self, defaults: Sequence[str]) -> list[Choice]:
         """Models for a figure: those asked for, or the paper's, or what stands in for those."""
-        if self._asked:
+        if self._asked and not self._as_paper:
             return self.choose_any(self._asked)
         choices: dict[str, Choice] = {}
         for name in defaults:
             hub, stand_in = _PAPER[name]
             loaded = self._from_hub(name, hub, _STAND_INS[stand_in][0])
+            if loaded is None and self._as_paper:
+                raise ValueError(
+                    f"--as-paper takes no stand-ins, and {name} could not be loaded: give it as "
+                    f"--model {name}=FOLDER, or have the hub name {hub} in reach."
+                )
             if loaded is not None:
                 choices[name] = Choice(name, loaded)
             elif stand_in in choices:
@@ -76,9 +90,13 @@ class Models:
     def _from_hub(self, name: str, hub: str, instead: str) -> LoadedModel | None:
         if hub not in self._loaded:
             try:
-                self._loaded[hub] = load_model(hub)
+                self._loaded[hub] = load_model(self._places.get(name, hub))
             except ValueError:
+                if name in self._places:
+                    raise
                 self._loaded[hub] = None
+                if self._as_paper:
+                    return None
                 self._say(
                     f"{name} ({hub}) could not be loaded from a folder of that name or from the "
                     f"hub: {instead} stands in for it. The paper's numbers are for {name}."
@@ -97,4 +115,7 @@ def _label(name: str) -> str:
     """What a model is called: its name, or the last part of its path."""
     if name in _STAND_INS:
         return _STAND_INS[name][0]
+    for paper, (hub, _) in _PAPER.items():
+        if name == hub:
+            return paper
     return Path(name).stem if Path(name).suffix == ".gguf" else Path(name).name or name

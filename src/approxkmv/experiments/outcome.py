@@ -10,7 +10,9 @@ from typing import Any
 class Claim:
     """A sentence of the paper, what was measured, and whether it holds.
 
-    ``holds`` is None where what was measured cannot tell.
+    ``holds`` is about what was measured, and None where that cannot tell. ``not_run``
+    names the models the sentence is about where others were measured: the verdict on the sentence
+    is then that it was not tested, and what was found is said about the model it was found on.
     """
 
     figure: str
@@ -18,11 +20,15 @@ class Claim:
     model: str
     measured: str
     holds: bool | None
+    not_run: str = ""
 
     @property
     def verdict(self) -> str:
-        """In a word."""
-        return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
+        """In a word; where the model of the sentence was not run, in five."""
+        found = {True: "yes", False: "no", None: "cannot tell"}[self.holds]
+        if not self.not_run or self.holds is None:
+            return found
+        return f"not tested: {self.not_run} not run; on this model {found}"
 
 
 @dataclass(frozen=True)

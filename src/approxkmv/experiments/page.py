@@ -79,7 +79,7 @@ def _claims(claims: Sequence[Claim]) -> str:
     rows = [
         f"<tr><td>{escape(one.figure)}</td><td>{escape(one.claim)}</td>"
         f"<td>{escape(one.model)}</td><td>{escape(one.measured)}</td>"
-        f'<td class="{escape(one.verdict)}">{escape(one.verdict)}</td></tr>'
+        f'<td class="{escape(one.verdict.partition(":")[0])}">{escape(one.verdict)}</td></tr>'
         for one in claims
     ]
     head = "<tr><th>figure</th><th>claim</th><th>model or data</th><th>measured</th>"

@@ -22,6 +22,7 @@ def ratio_claims(figure: str, table: HeadTable, limits: dict[str, float]) -> lis
             f"largest {number(float(largest.max()))}; {int((largest < limit).sum())} of "
             f"{largest.size} heads below; {texts(table)}",
             bool((largest < limit).all()),
+            table.choice.not_run([model]),
         )
         for model, limit in _limits(table, limits).items()
     ]

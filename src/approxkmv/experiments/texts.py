@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from approxkmv.datasets import english_prose, squad_contexts
+from approxkmv.datasets import english_prose, squad_texts
 from approxkmv.files import read_text
 
 _PIECE = 3000  # characters: more than 512 tokens of English for every tokenizer tried
@@ -43,7 +44,14 @@ class Corpus:
         return tuple(self.texts[i] for i in order[:limit])
 
 
-def read_corpus(path: str | os.PathLike[str] | None = None) -> Corpus:
+def read_corpora(paths: Sequence[str], reading: str = "contexts") -> Corpus:
+    """Several files as one corpus, such as both parts of SQuAD; none: as :func:`read_corpus`."""
+    read = [read_corpus(path, reading) for path in paths] or [read_corpus()]
+    texts = dict.fromkeys(text for corpus in read for text in corpus.texts)
+    return Corpus(" and ".join(corpus.name for corpus in read), tuple(texts))
+
+
+def read_corpus(path: str | os.PathLike[str] | None = None, reading: str = "contexts") -> Corpus:
     """Read texts.
 
     Parameters
@@ -52,6 +60,8 @@ def read_corpus(path: str | os.PathLike[str] | None = None) -> Corpus:
         A ``.json`` file of SQuAD, as published or as a list of paragraphs; or any other file, as
         plain text, which is cut at blank lines into pieces of at least 3,000 characters. Without a
         path, the help texts that come with Python are used in this way.
+    reading : str
+        What of SQuAD is a text, see :func:`approxkmv.datasets.squad_texts`.
 
     Examples
     --------
@@ -63,12 +73,13 @@ def read_corpus(path: str | os.PathLike[str] | None = None) -> Corpus:
         return Corpus("Python's help texts", _pieces(english_prose()))
     file = Path(path)
     if file.suffix == ".json":
-        texts = tuple(dict.fromkeys(Text(body) for body in squad_contexts(file)))
+        texts = tuple(dict.fromkeys(Text(body) for body in squad_texts(file, reading)))
     else:
         texts = _pieces(read_text(file, errors="replace"))
     if not texts:
         raise ValueError(f"{file}: no text in it")
-    return Corpus(file.name, texts)
+    is_read = file.suffix == ".json" and reading != "contexts"
+    return Corpus(f"{file.name}, {reading}" if is_read else file.name, texts)
 
 
 def _pieces(prose: str) -> tuple[Text, ...]:

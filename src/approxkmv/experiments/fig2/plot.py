@@ -65,6 +65,7 @@ def _claim_twice(
         f"{_of(ratios <= limit)} heads at most {limit:g}; median head "
         f"{number(float(np.median(ratios)))}, largest {number(float(ratios.max()))}",
         share > settings["most"],
+        table.choice.not_run(settings["models"]),
     )
 
 
@@ -79,6 +80,7 @@ def _claim_next(
         str(table.choice),
         f"{_of(ratios <= limit)} heads at most {limit:g}; largest {number(float(ratios.max()))}",
         share >= settings["almost_all"],
+        table.choice.not_run(settings["models"]),
     )
 
 

@@ -87,6 +87,7 @@ def _claim(table: HeadTable, growth: Growth, settings: dict[str, Any]) -> Claim:
         f"{number(growth.mean[-1])} at {growth.lengths[-1]} tokens, ~ n^({fit}); "
         f"median head ~ n^({typical}); constant means an exponent of at most {limit:g}",
         fit.exponent <= limit,
+        table.choice.not_run(settings["models"]),
     )
 
 
