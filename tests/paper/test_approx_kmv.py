@@ -372,6 +372,30 @@ def test_constants_reach_their_stage():
     np.testing.assert_allclose(work(medians=2) / once, [1, 1, 9 / 5], rtol=0.05)
 
 
+def test_counts_do_not_depend_on_the_dimension():
+    """The same points in 24 dimensions and turned into 768: draws and pairs stay, work is O(d).
+
+    Hash tables and level sets are random, so their counts agree within a fifth.
+    """
+    problem = Whole(64)
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((768, 24)))[0]
+    counts = []
+    for points in (problem.points, problem.points @ basis.T):
+        _, info = approx_kmv(
+            points,
+            points,
+            problem.x,
+            bandwidth=1.0,
+            eps=2.0,
+            constants=FEW,
+            never_exact=True,
+            rng=0,
+            return_info=True,
+        )
+        counts.append([info.hash, info.density_hash, info.density, info.light])
+    np.testing.assert_allclose(*np.array(counts, float), rtol=0.2)
+
+
 def test_parameters_must_fit():
     points = np.zeros((3, 2))
     parameters = Parameters.printed(4, 0.1)
