@@ -159,7 +159,7 @@ def test_fig5_one_size_tells_nothing_about_growth():
 
 def test_beyond_sets_counted_pairs_beside_the_bound():
     """At 4,096 tokens with a causal mask: 2 n^1.5 / 0.1 of n (n + 1) / 2 pairs are 0.625."""
-    settings = {"limit": 4.6, "largest_exponent": 0.1, "eps": 0.1}
+    settings = {"limit": 4.6, "largest_exponent": 0.1, "eps": 0.1, "lengths": [1024, 4096]}
     heads = [
         {"layer": 0, "head": 0, "is_causal": True, "n": n, "method": "sampled", "pairs": pairs}
         | {"c": 1.0, "c_softmax": 1.0, "c_causal": 1.0, "c_causal_softmax": 1.0}
@@ -168,6 +168,7 @@ def test_beyond_sets_counted_pairs_beside_the_bound():
     ]
     made = table(**{name: [[[1.0]]] for name in ("c", "c_softmax", "c_causal", "c_causal_softmax")})
     outcome = beyond.outcome([made], [(made.choice, [{"heads": heads}])], settings, ())
+    assert outcome.settings["lengths"] == settings["lengths"]  # not those of figures 1 to 4
     constant, fewer = outcome.claims[-2:]
     assert constant.holds
     assert fewer.holds

@@ -327,6 +327,17 @@ def test_algorithm_3_whole():
     assert whole_failures(64, 25, 0.1, constants=FEW) <= binom.isf(1e-6, 25, 0.1)
 
 
+def test_whole_runs_are_much_closer_than_they_must_be():
+    """Three whole runs: the light part, of norm 3, is known to a tenth. Signs of x count.
+
+    eps is 2, which half of the light part would meet: failures alone would not show a wrong sign.
+    """
+    problem = Whole(64)
+    for seed in range(3):
+        error, info = problem.run(seed, eps=2.0, delta=0.1, constants=FEW)
+        assert 0 < error < 0.1 * problem.light_norm(info)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "n_seeds", "constants"),

@@ -52,7 +52,7 @@ def outcome(
             "each text, head of n entries.",
             *notes,
         ),
-        settings=settings | SETTINGS,
+        settings=settings | {"heads": SETTINGS},
     )
 
 
