@@ -31,7 +31,7 @@ def both(d: int, n: int = 500, **options: Any) -> tuple[Any, Any, np.ndarray]:
         {"weights": np.arange(500) % 7 + 0.5},
         {"bw_method": lambda kde: kde.neff ** (-1 / 5)},
     ],
-    ids=str,
+    ids=["default", "silverman", "factor", "weights", "function"],
 )
 def test_densities_are_scipys(d: int, options: dict[str, Any]) -> None:
     ours, theirs, queries = both(d, **options)
