@@ -16,6 +16,7 @@ import sklearn.neighbors
 import torch
 from scipy.special import logsumexp
 from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import approxkmv as akmv
 import approxkmv.torch
@@ -264,6 +265,11 @@ def test_a_reflected_density_in_a_box() -> None:
         KernelDensity(bounds=[[0, 0.1], [0, 1]]).fit(points[points[:, 0] > 0.1])
     with pytest.raises(ValueError, match=r"bounds must have shape \(2, 2\)"):
         KernelDensity(bounds=[[0, 1]]).fit(points)
+
+
+@parametrize_with_checks([SpectralClustering(n_clusters=2)])
+def test_spectral_clustering_is_an_estimator(estimator: Any, check: Any) -> None:
+    check(estimator)
 
 
 def test_embeddings_are_scikit_learns() -> None:

@@ -6,12 +6,14 @@ Models are tiny and random. With two layers a wrong row reaches every later one.
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
+import approxkmv
 from approxkmv import huggingface
 
 NAME = "approxkmv-exact"
@@ -206,3 +208,14 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r'pip install "approxkmv\[transformers\]"'):
         huggingface.register()
+
+
+def test_registering_a_name_again_with_other_options_warns() -> None:
+    """Models that have it already would change without a word."""
+    name = "approxkmv-twice"
+    huggingface.register(name, eps=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        huggingface.register(name, eps=0.1)
+    with pytest.warns(approxkmv.AccuracyWarning, match=r"eps 0.1 and now 0.5: every model"):
+        assert huggingface.register(name, eps=0.5) == name

@@ -17,6 +17,7 @@ import approxkmv as akmv
 from approxkmv import _saved
 from approxkmv.datasets import clusters
 from approxkmv.files import write_arrays
+from approxkmv.info import ADVICE
 from approxkmv.kernel.matrix import gaussian_kernel
 
 N, M, BANDWIDTH = 70, 90, 1.5
@@ -256,6 +257,20 @@ def test_reports_are_json_and_html(name: str) -> None:
             assert content["pairs"] == N * M
             assert content["plan"]["method"] == "exact"
             assert content["product_norm"] == report.product_norm
+
+
+def test_reasons_say_what_could_be_changed() -> None:
+    """Every advice belongs to a reason that the engine gives; its text would be lost otherwise."""
+    source = "".join(p.read_text() for p in Path(akmv.__file__).parent.rglob("*.py"))
+    for words, advice in ADVICE.items():
+        assert source.count(words) >= 2, words  # the table and at least one reason
+        assert akmv.Plan("exact", f"so: {words}.").advice == advice
+    _, info = akmv.matvec(QUERIES, KEYS, np.ones(M), bandwidth=1.0, return_info=True)
+    assert "what helps    nothing: computing every pair is the fastest" in str(info)
+    assert "what helps: nothing" in info.explain()
+    exact = akmv.GaussianKernel(QUERIES, bandwidth=1.0, eps=0)
+    assert "eps > 0" in str(exact.info)
+    assert akmv.Plan("sampled", "sampling is cheaper").advice == ""
 
 
 def test_texts_in_html_are_escaped_and_json_has_no_nan() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+from approxkmv._warnings import AccuracyWarning
+
+# Options by name, in this process, as transformers keeps the functions.
+_REGISTERED: dict[str, dict[str, Any]] = {}
 # Arguments that models hand on and that do not change what attention computes.
 _HARMLESS = {
     "cache_position",
@@ -33,7 +38,8 @@ def register(
     Parameters
     ----------
     name : str
-        What to pass as ``attn_implementation``. May be registered again with other options.
+        What to pass as ``attn_implementation``. Registered again with other options it changes the
+        models that have it already, with an ``AccuracyWarning``: give another name to each.
     eps, delta, method, n_threads
         See :func:`approxkmv.attention`.
     rng : int
@@ -73,9 +79,22 @@ def register(
     def forward(module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any) -> Any:
         return attention_forward(module, query, key, value, mask, options=options, **given)
 
+    before = _REGISTERED.get(name)
+    if before is not None and before != options:
+        warnings.warn(
+            f"{name!r} was registered with other options, {_changed(before, options)}: every model "
+            "with this attention changes. Another name keeps both.",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    _REGISTERED[name] = options
     AttentionInterface.register(name, forward)
     AttentionMaskInterface.register(name, sdpa_mask)
     return name
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> str:
+    return ", ".join(f"{n} {before[n]} and now {now[n]}" for n in now if before[n] != now[n])
 
 
 def attention_forward(

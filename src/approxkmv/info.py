@@ -8,6 +8,17 @@ from types import MappingProxyType
 
 from approxkmv._shown import as_html, as_json
 
+# What users can change, by words of the reason. None of it changes the error of an exact answer.
+ADVICE = {
+    "too small for sampling": "nothing: computing every pair is the fastest at this size",
+    "no error is allowed": "eps > 0 allows sampling where that is faster",
+    "too few keys": "nothing: computing every pair is the fastest at this size",
+    "too dense": "a larger error allowed (eps, rtol) or a smaller bandwidth leaves fewer pairs",
+    "too hard to find": "a larger error allowed (eps, rtol), or points of fewer dimensions",
+    "too many bandwidths apart": "a larger bandwidth: at this one most kernel values are 0",
+    "max_seconds was too short": "a larger max_seconds, or a larger eps",
+}
+
 
 @dataclass(frozen=True)
 class Considered:
@@ -65,8 +76,14 @@ class Plan:
     ) -> tuple[type[Plan], tuple[str, str, dict[str, object], tuple[Considered, ...]]]:
         return Plan, (self.method, self.reason, dict(self.numbers), self.candidates)
 
+    @property
+    def advice(self) -> str:
+        """What could be changed to have it otherwise, where that is known; else empty."""
+        return next((text for words, text in ADVICE.items() if words in self.reason), "")
+
     def __str__(self) -> str:
-        lines = [f"{self.method}: {self.reason}", *_table(self.candidates)]
+        helps = [f"  what helps: {self.advice}"] if self.advice else []
+        lines = [f"{self.method}: {self.reason}", *helps, *_table(self.candidates)]
         width = max((len(name) for name in self.numbers), default=0)
         lines += [f"  {name:<{width}}  {_number(value)}" for name, value in self.numbers.items()]
         return "\n".join(lines)
@@ -135,11 +152,15 @@ class ProductInfo:
 
     def _facts(self) -> dict[str, str]:
         bound = _bound(self.error_bound, self.confidence)
-        return {
-            "error / |x|": f"{_shown(self.error_estimate, 'not estimated')}, {bound}",
-            "|y| / |x|": _shown(self.product_norm, "not measured"),
-            "pairs": _pairs(self.pairs, self.pairs_exact),
-        } | _spent(self.seconds)
+        return (
+            {
+                "error / |x|": f"{_shown(self.error_estimate, 'not estimated')}, {bound}",
+                "|y| / |x|": _shown(self.product_norm, "not measured"),
+                "pairs": _pairs(self.pairs, self.pairs_exact),
+            }
+            | _spent(self.seconds)
+            | _helps(self.plan)
+        )
 
     def __str__(self) -> str:
         return _lines(f"{self.method} product: {self.plan.reason}", self._facts())
@@ -320,6 +341,10 @@ def _bound(value: float | None, confidence: float) -> str:
 def _pairs(made: int, exact: int) -> str:
     share = "all" if made == exact else f"{made / exact:.3g} of all" if exact else "all"
     return f"{made:,} of {exact:,} ({share})"
+
+
+def _helps(plan: Plan) -> dict[str, str]:
+    return {"what helps": plan.advice} if plan.advice else {}
 
 
 def _spent(seconds: Mapping[str, float]) -> dict[str, str]:

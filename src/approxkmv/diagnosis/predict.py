@@ -63,7 +63,7 @@ def predict(
 def _predictions(request: Request, tolerances: list[float]) -> dict[float, Prediction]:
     """What each way would cost; ``Refusal`` where only the exact product comes into question."""
     if not (request.worth_a_look or request.worth_a_survey):
-        raise Refusal("so small that computing every pair is the fastest")
+        raise Refusal("the matrix is too small for sampling to pay")
     scaled, _ = request.scaled.within_reach(request.policy.choice.most_far)
     deadline = request.deadline
     width = request.keys.shape[1] + request.cost.pair_overhead
