@@ -230,7 +230,12 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "bandwidth must be a positive finite .*inf",
     ),
     ("bandwidth str", {"bandwidth": "1"}, TypeError, "bandwidth must be a number, got str"),
-    ("bandwidth list", {"bandwidth": [1.0]}, TypeError, "bandwidth must be a number, got list"),
+    (
+        "bandwidth list",
+        {"bandwidth": [1.0]},
+        ValueError,
+        "one for each of the 2 coordinates, got shape .1,.",
+    ),
     ("bandwidth bool", {"bandwidth": True}, TypeError, "bandwidth must be a number, got bool"),
     ("bandwidth none", {"bandwidth": None}, TypeError, "bandwidth must be a number, got NoneType"),
     ("bandwidth j", {"bandwidth": 1j}, TypeError, "bandwidth must be a number, got complex"),
