@@ -4,7 +4,7 @@ For every data set one interleaved run: the exact product, and products with sev
 and several vectors. True errors are measured on all rows in double precision, on random ones above
 65,536 points (a few rows may have much of the error: 2,000 are too few); the pairs computed are
 compared with n^2 and with those of an oracle; trivial answers stand beside; rivals follow on the
-smaller sizes. The exit code is 1 when a target was missed.
+smaller sizes. The exit code is 1 when a target was missed. With ``--growth`` see ``growth.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from approxkmv import datasets, matvec
 from approxkmv._table import table
 from approxkmv.cli import compare
 from approxkmv.experiments.timing import Spread, Timing, interleaved, ratio
-from benchmarks import approximations, harness
+from benchmarks import approximations, growth, harness
 from benchmarks.harness import Target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -346,6 +346,14 @@ def main(argv: list[str] | None = None) -> int:
     tier = parser.add_mutually_exclusive_group()
     tier.add_argument("--quick", action="store_const", const="quick", dest="tier")
     tier.add_argument("--large", action="store_const", const="large", dest="tier")
+    tier.add_argument(
+        "--growth",
+        type=int,
+        nargs="?",
+        const=2**20,
+        metavar="LARGEST",
+        help="instead: time against the number of points, up to this many (1,048,576)",
+    )
     parser.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE")
     parser.add_argument("--eps", nargs="+", type=float, default=[0.3, 0.1, 0.03])
     parser.add_argument("--x", nargs="+", choices=KINDS, default=list(KINDS))
@@ -367,6 +375,9 @@ def main(argv: list[str] | None = None) -> int:
     print("\n".join(f"{name}: {value}" for name, value in description.items()))
     missed = False
     with harness.threads(args.threads):
+        if args.growth:
+            growth.run(args.growth, args.seed, args.threads)
+            return 0
         for name in names:
             try:
                 report = run_case(name, CASES[name], args)

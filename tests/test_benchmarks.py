@@ -73,6 +73,19 @@ def test_engine_where_it_samples(tmp_path: Path) -> None:
     assert record["trivial"]["gauss"]["y = 0"] > 0.5
 
 
+def test_growth_counts_units_of_work() -> None:
+    """A stage is a line, in the units it is counted in; the last one has the growth of all."""
+    done = run("benchmarks.engine", "--growth", "65536", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    clusters = done.stdout.split("== ")[1]
+    lines = {line.split("  ")[0]: line for line in clusters.splitlines()}
+    errors = clusters.split("errors ")[1].split(" (")[0]
+    assert all(float(error) <= 0.1 for error in errors.split(", "))
+    for stage, unit in (("draw", "pair drawn"), ("tilings", "point in a tiling")):
+        assert unit in lines[stage]
+    assert float(lines["all"].split()[-1]) > 0  # the exponent of the last step
+
+
 def test_engine_small_run(tmp_path: Path) -> None:
     """A small case is exact; every rival makes an answer; missing data are named and skipped."""
     output = tmp_path / "results.jsonl"
