@@ -1,8 +1,8 @@
 """A preconditioner from a few columns of the kernel matrix.
 
-Columns are picked one block after another, each with probability proportional to what the columns
-before it left of the diagonal (randomly pivoted Cholesky). The result ``F F^T`` is close to K in
-the directions of its large eigenvalues, which are those that make conjugate gradients slow.
+The columns are those of randomly pivoted Cholesky (:mod:`approxkmv.engine.survey.pivots`). The
+result ``F F^T`` is close to K in the directions of its large eigenvalues, which are those that make
+conjugate gradients slow.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
+import numpy.typing as npt
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from approxkmv.engine.survey.pivots import PivotedCholesky
 from approxkmv.loops.types import Array, Float64, Index
 
-# Columns picked together: few enough that they do not repeat each other, enough for fast products.
-_BLOCK = 64
 # Once this share of the trace is left, further columns only follow rounding errors.
 _NOTHING_LEFT = 1e-7
+# Units of rounding that are added to the diagonal of a block, which may be singular to rounding.
+_JITTER = 10.0
 _LEAST_NOISE = 2.0**-300
 
 
@@ -27,37 +29,25 @@ def pivoted_cholesky(
     rank: int,
     rng: np.random.Generator,
     enough: Callable[[], bool] = lambda: False,
+    *,
+    entries: Callable[[Index], Float64] | None = None,
+    dtype: npt.DTypeLike = np.float64,
+    n_threads: int = 1,
 ) -> Array:
     """Factor F of shape (n, at most rank) with ``F F^T`` close to the matrix and never above it.
 
-    ``columns(j)`` gives the columns numbered j, shape (n, len(j)). No further columns are asked for
-    once ``enough()`` is true.
+    ``columns(j)`` gives the columns numbered j, shape (n, len(j)), and ``entries(j)``, if it is
+    given, the rows and columns j: then only columns of pivots are computed. No further columns are
+    asked for once ``enough()`` is true.
     """
-    left = diagonal.copy()
-    whole = float(left.sum())
-    parts: list[Array] = []
-    n_columns = 0
-    while n_columns < rank and left.sum() > _NOTHING_LEFT * whole and not enough():
-        size = min(_BLOCK, rank - n_columns, int(np.count_nonzero(left)))
-        picked = np.unique(rng.choice(len(left), size, replace=False, p=left / left.sum()))
-        block = columns(picked)
-        for part in parts:
-            block = block - part @ part[picked].T
-        core = block[picked].astype(np.float64)
-        # A column that repeats another one of its block leaves a core that is singular to rounding.
-        core[np.diag_indices(len(core))] += 10 * np.finfo(block.dtype).eps * (1 + np.trace(core))
-        try:
-            root = cholesky(core, lower=True)
-        except LinAlgError:  # an operator with errors; what was picked so far serves
-            break
-        part = solve_triangular(root, block.T.astype(np.float64), lower=True).T
-        parts.append(np.ascontiguousarray(part, dtype=block.dtype))
-        n_columns += len(picked)
-        left = np.maximum(left - np.einsum("ij,ij->i", part, part), 0.0)
-        left[picked] = 0.0
-    if not parts:
-        return np.zeros((len(left), 0))
-    return np.concatenate(parts, axis=1)
+    unit = float(np.finfo(dtype).eps)
+    found = PivotedCholesky(
+        columns, entries, diagonal, rng, unit=unit, jitter=_JITTER * unit, dtype=dtype,
+        n_threads=n_threads,
+    )  # fmt: skip
+    whole = float(diagonal.sum())
+    found.grow(rank, lambda: found.left.sum() <= _NOTHING_LEFT * whole or enough())
+    return found.factor
 
 
 class Preconditioner:

@@ -24,7 +24,9 @@ from approxkmv._check import Rng
 from approxkmv._deadline import Deadline, OutOfTime
 from approxkmv._shifted import ShiftedOperator
 from approxkmv._shown import as_html, as_json
+from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning
+from approxkmv.engine.survey.ranks import gaussian_values
 from approxkmv.kernel.matrix import prepare
 from approxkmv.kernel.scaling import scaled_columns
 from approxkmv.krylov import conjugate_gradients, minres
@@ -459,6 +461,8 @@ def _preconditioner(
 ) -> Preconditioner:
     n = K.shape[0]
     noise = np.ldexp(noise, -scale)
+    entries: Callable[[Index], Float64] | None = None
+    dtype, threads = np.dtype(np.float64), default_threads()
     if rank == 0:
         return Preconditioner(np.zeros((n, 0)), noise)
     if isinstance(K, GaussianKernel):
@@ -469,7 +473,11 @@ def _preconditioner(
             kernel = prepare(points, points[j], bandwidth, backend=Compiled(n_threads))
             return kernel.product(np.eye(len(j), dtype=points.dtype)).out
 
-        diagonal = np.ones(n)
+        def values(j: Index) -> Float64:
+            return gaussian_values(points[j], bandwidth)
+
+        diagonal, entries, dtype = np.ones(n), values, points.dtype
+        threads = K._kernel.backend.threads
     else:
 
         def columns(j: Index) -> Array:
@@ -479,7 +487,14 @@ def _preconditioner(
 
         diagonal = np.full(n, float(columns(np.zeros(1, np.int64))[0, 0]))
     factor = pivoted_cholesky(
-        columns, diagonal, rank, rng, lambda: deadline.left() <= _PER_POINT * n
+        columns,
+        diagonal,
+        rank,
+        rng,
+        lambda: deadline.left() <= _PER_POINT * n,
+        entries=entries,
+        dtype=dtype,
+        n_threads=threads,
     )
     return Preconditioner(np.ldexp(factor, -scale // 2), noise)
 

@@ -17,6 +17,8 @@ from approxkmv.sklearn._rng import generator
 from approxkmv.solver import solve
 
 _TYPES = [np.float64, np.float32]
+# Of the noise: the error of the operator, so that each refinement at least halves the residual.
+_OF_NOISE = 0.5
 
 
 class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -86,7 +88,8 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
         kernel = GaussianKernel(
             points,
             bandwidth=self.bandwidth_,
-            eps=self.eps,
+            # Where the error may be larger than the noise, what is left cannot be solved for again.
+            eps=min(self.eps, _OF_NOISE * float(np.min(noise))),
             method=self.method,
             rng=rng,
             n_threads=self.n_threads,
@@ -129,7 +132,7 @@ class KernelRidge(_KernelRegression):
         Two names of the one kernel there is.
     eps : float
         Error allowed to the products of the iterations, relative to the length of the vector; see
-        :class:`approxkmv.GaussianKernel`.
+        :class:`approxkmv.GaussianKernel`. At most half the noise is used.
     tol : float
         Residual allowed, relative to the length of the targets.
     max_iter : int

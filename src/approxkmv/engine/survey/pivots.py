@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import LinAlgError, cholesky
 
 from approxkmv.engine.survey.thin import inverse_of_lower, times
@@ -43,7 +44,7 @@ class PivotedCholesky:
         unit: float = 2.0**-23,
         jitter: float = 0.0,
         n_threads: int = 1,
-        dtype: type[np.floating] = np.float64,
+        dtype: npt.DTypeLike = np.float64,
     ) -> None:
         self._columns, self._entries, self._rng = columns, entries, rng
         self._weight = np.ones(len(diagonal)) if weight is None else weight
