@@ -462,7 +462,8 @@ def _preconditioner(
     n = K.shape[0]
     noise = np.ldexp(noise, -scale)
     entries: Callable[[Index], Float64] | None = None
-    dtype, threads = np.dtype(np.float64), default_threads()
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+    threads = default_threads()
     if rank == 0:
         return Preconditioner(np.zeros((n, 0)), noise)
     if isinstance(K, GaussianKernel):
