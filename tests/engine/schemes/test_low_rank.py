@@ -94,7 +94,7 @@ def family(kind: str, n: int = 12_000) -> Case:
         points[10:20] = points[:10] + 0.3
         return case(points, 3.0, ones, 0.05)
     if kind == "halves":
-        # One half needs a rank of a thousand, the other one next to none.
+        # One half is nearly one point, the other one wide.
         points[: n // 2] *= 0.05
         points[n // 2 :] *= 1.6
         return case(points, 3.0, signs, 0.2)
