@@ -9,6 +9,7 @@ import sys
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -202,6 +203,75 @@ def test_options_are_those_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
         model.set_attn_implementation(huggingface.register(name, eps=eps))
         model(pixel_values=pixels)
     assert seen == [0.3, 0.3, 0.01, 0.01]
+
+
+def test_other_options_are_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two registrations without a name keep their options; the same options are the same name."""
+    import approxkmv.torch as face
+
+    seen = []
+
+    def recorded(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        seen.append((options["eps"], options["method"]))
+        return torch.zeros(*query.shape[:-1], value.shape[-1])
+
+    monkeypatch.setattr(face, "scaled_dot_product_attention", recorded)
+    wanted = [({}, huggingface.EPS), ({"eps": 0.2}, 0.2), ({"method": "exact"}, huggingface.EPS)]
+    names = [huggingface.register(**options) for options, _ in wanted]
+    assert names == ["approxkmv", "approxkmv-eps-0.2", "approxkmv-method-exact"]
+    assert huggingface.register(eps=0.2) == names[1]
+    model = build("ViT")
+    for name in names:
+        model.set_attn_implementation(name)
+        model(pixel_values=torch.zeros(1, 3, 16, 16))
+    eps = [eps for _, eps in wanted]
+    methods = ["auto", "auto", "exact"]
+    assert seen[::2] == seen[1::2] == list(zip(eps, methods, strict=True))
+
+
+def test_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention whose error grows with eps: the largest eps within the change asked for."""
+    import approxkmv.torch as face
+
+    attend = face.scaled_dot_product_attention
+
+    def wrong(*arrays: Any, **options: Any) -> Any:
+        off = 0.0 if options["method"] == "exact" else 50 * options["eps"]
+        return off + attend(*arrays, **options | {"method": "exact"})
+
+    monkeypatch.setattr(face, "scaled_dot_product_attention", wrong)
+    model = build("Llama")
+    model.set_attn_implementation("sdpa")
+    texts = [tokens(40), tokens(9)[:1]]
+    with torch.no_grad():
+        losses = [float(model(input_ids=ids, labels=ids).loss) for ids in texts]
+    perplexity = np.exp((3 * 39 * losses[0] + 8 * losses[1]) / (3 * 39 + 8))
+    model.train()
+    tolerances = (0.1, 0.01, 0.001)
+    every = huggingface.calibrate(model, texts, 1e9, tolerances=tolerances)
+    assert every.perplexity == pytest.approx(perplexity, rel=1e-5)
+    assert list(every.changes) == sorted(tolerances)
+    sizes = [abs(change) for change in every.changes.values()]
+    assert 0 < sizes[0] < sizes[1] < sizes[2]
+    for most, eps, n_tried in (
+        (0.9 * sizes[0], 0.0, 1),
+        (1.1 * sizes[0], 0.001, 2),
+        (1.1 * sizes[1], 0.01, 3),
+        (1.1 * sizes[2], 0.1, 3),
+    ):
+        found = huggingface.calibrate(model, texts, most, tolerances=tolerances)
+        assert found.eps == eps
+        # It stops at the first that changes too much.
+        assert found.changes == dict(list(every.changes.items())[:n_tried])
+        assert found.register() == f"approxkmv-eps-{eps}"
+    # The model is as it was.
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+
+
+def test_calibration_of_nothing() -> None:
+    with pytest.raises(ValueError, match="texts must hold"):
+        huggingface.calibrate(build("Llama"), [])
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

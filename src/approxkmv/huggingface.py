@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from approxkmv import _check
 from approxkmv._warnings import AccuracyWarning
 
 # Options by name, in this process, as transformers keeps the functions.
@@ -21,10 +25,15 @@ _HARMLESS = {
 }
 
 
+# Smaller than for a single head: the errors of layers add up. `calibrate` measures what they do.
+EPS = 0.03
+_DEFAULTS = {"eps": EPS, "delta": 0.05, "method": "auto", "rng": 0, "n_threads": None}
+
+
 def register(
-    name: str = "approxkmv",
+    name: str | None = None,
     *,
-    eps: float = 0.1,
+    eps: float = EPS,
     delta: float = 0.05,
     method: str = "auto",
     rng: int = 0,
@@ -37,11 +46,14 @@ def register(
 
     Parameters
     ----------
-    name : str
-        What to pass as ``attn_implementation``. Registered again with other options it changes the
-        models that have it already, with an ``AccuracyWarning``: give another name to each.
+    name : str or None
+        What to pass as ``attn_implementation``. None: ``"approxkmv"``, with the options that are
+        not the defaults added, so that other options are another name. A name that is given and
+        registered again with other options changes the models that have it already, with an
+        ``AccuracyWarning``.
     eps, delta, method, n_threads
-        See :func:`approxkmv.attention`.
+        See :func:`approxkmv.attention`. The default of ``eps`` is smaller than there: the error of
+        a model is not that of a head. :func:`calibrate` finds it for a model of yours.
     rng : int
         A seed.
 
@@ -64,7 +76,9 @@ def register(
     ...     intermediate_size=64,
     ... )
     >>> model = BertModel(tiny).eval()
-    >>> model.set_attn_implementation(huggingface.register(eps=0.05))
+    >>> model.set_attn_implementation(huggingface.register())
+    >>> huggingface.register(eps=0.05)
+    'approxkmv-eps-0.05'
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -75,6 +89,9 @@ def register(
             'Install it with: pip install "approxkmv[transformers]"'
         ) from error
     options = {"eps": eps, "delta": delta, "method": method, "rng": rng, "n_threads": n_threads}
+    if name is None:
+        others = [f"-{n}-{v}" for n, v in options.items() if v != _DEFAULTS[n]]
+        name = "".join(["approxkmv", *others])
 
     def forward(module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any) -> Any:
         return attention_forward(module, query, key, value, mask, options=options, **given)
@@ -95,6 +112,108 @@ def register(
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> str:
     return ", ".join(f"{n} {before[n]} and now {now[n]}" for n in now if before[n] != now[n])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the error of attention does to the perplexity of a model.
+
+    Attributes
+    ----------
+    eps : float
+        The largest of those tried that keeps the perplexity within the change asked for, with all
+        smaller ones; 0 where none does.
+    perplexity : float
+        With exact attention, over all texts.
+    changes : mapping
+        For each ``eps`` that was tried, the relative change of the perplexity.
+    """
+
+    eps: float
+    perplexity: float
+    changes: Mapping[float, float]
+
+    def register(self, **options: Any) -> str:
+        """Register attention with this error; the name, as of :func:`register`."""
+        return register(eps=self.eps, **options)
+
+
+def calibrate(
+    model: Any,
+    texts: Iterable[Any],
+    max_perplexity_change: float = 0.01,
+    *,
+    tolerances: Sequence[float] = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2),
+) -> Calibration:
+    """Find the error of attention with which a language model keeps its perplexity.
+
+    The perplexity is measured with exact attention, then with each error in ascending order, until
+    it changes by more than is asked for. Heads are sampled in long texts only, so take texts as
+    long as those of your use. The model has its own attention again afterwards.
+
+    Parameters
+    ----------
+    model : transformers causal language model
+        Called with ``input_ids`` and ``labels``; its loss is the mean over all tokens but the
+        first.
+    texts : iterable of tensors, shape (batch, n_tokens)
+        Token ids.
+    max_perplexity_change : float
+        Largest relative change, in either direction.
+    tolerances : sequence of float
+        Values of ``eps`` to try.
+
+    Returns
+    -------
+    calibration : Calibration
+        ``calibration.eps`` is the number to keep; ``calibration.register()`` uses it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from approxkmv import huggingface
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaConfig(
+    ...     vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+    ...     intermediate_size=64,
+    ... )
+    >>> found = huggingface.calibrate(LlamaForCausalLM(tiny), [torch.arange(50)[None]])
+    >>> found.eps, found.register()  # so short a text is computed exactly with any eps
+    (0.2, 'approxkmv-eps-0.2')
+    """
+    most = _check.number(max_perplexity_change, "max_perplexity_change")
+    tried = sorted(_check.tolerance(eps, "tolerances") for eps in tolerances)
+    tokens = list(texts)
+    if not tokens:
+        raise ValueError("texts must hold at least one tensor of token ids, but is empty.")
+    before, is_training = model.config._attn_implementation, model.training
+    model.eval()
+    changes: dict[float, float] = {}
+    best = 0.0
+    try:
+        exact = _perplexity(model, tokens, register(method="exact"))
+        for eps in tried:
+            changes[eps] = _perplexity(model, tokens, register(eps=eps)) / exact - 1
+            if not abs(changes[eps]) <= most:
+                break
+            best = eps
+    finally:
+        model.set_attn_implementation(before)
+        model.train(is_training)
+    return Calibration(best, exact, changes)
+
+
+def _perplexity(model: Any, texts: list[Any], implementation: str) -> float:
+    import torch
+
+    model.set_attn_implementation(implementation)
+    loss, n_tokens = 0.0, 0
+    with torch.no_grad():
+        for ids in texts:
+            n = ids.shape[0] * (ids.shape[1] - 1)
+            loss += n * float(model(input_ids=ids, labels=ids, use_cache=False).loss)
+            n_tokens += n
+    return math.exp(loss / n_tokens)
 
 
 def attention_forward(
