@@ -36,8 +36,10 @@ class CostModel:
     # A pair of a pilot row: looked at for near pairs, squared and summed by tile. 2.1 to 2.4 with
     # one column.
     pilot_pair: float = 2.2
-    # A drawn pair: gathered keys, squares, corrections for found pairs. 1.2 to 1.4.
-    drawn_pair: float = 1.3
+    # A drawn pair: gathered keys and squares. In many dimensions, and in multiply-adds of
+    # coordinates on top of it: 1.6 in 2 dimensions, 1.46 in 8, 1.25 in 64, 1.13 in 400.
+    drawn_pair: float = 1.1
+    drawn_overhead: float = 13.0
     # The same in short rounds, for answers within a time.
     drawn_pair_in_time: float = 1.4
     # A pair computed in double precision by differences, to measure rounding.
@@ -107,13 +109,18 @@ class CostModel:
         """What dense linear algebra costs."""
         return self.dense * multiply_adds / (n_dims + self.pair_overhead)
 
+    def drawn(self, n_dims: int) -> float:
+        """What a drawn pair costs."""
+        return self.drawn_pair * (1 + self.drawn_overhead / (n_dims + self.pair_overhead))
+
     def pairs_of_64(self, n_dims: int) -> float:
         """Pairs of this dimension that cost as much as one of 64 dimensions."""
         return (64 + self.pair_overhead) / (n_dims + self.pair_overhead)
 
     def search_cost(self, n_queries: int, n_keys: int, n_dims: int) -> float:
         """What finding near pairs usually costs in all."""
-        each = self.search + self.search_per_dim * n_dims
+        # Pairs of few dimensions are cheap, and to find near ones is not.
+        each = (self.search + self.search_per_dim * n_dims) * max(1.0, self.pairs_of_64(n_dims))
         return float(n_queries * each * (n_keys / self.search_keys) ** self.search_growth)
 
     def polynomial_cost(self, n_queries: int, n_keys: int, n_dims: int) -> float:

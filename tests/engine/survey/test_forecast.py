@@ -106,7 +106,7 @@ def test_finding_pairs_makes_the_forecast_cheaper() -> None:
     assert (np.diff(costs) < 0).all()
     best = forecaster.all_known()
     assert costs[-1] == pytest.approx(best.cost, rel=1e-9)
-    assert best.cost == pytest.approx(CostModel().drawn_pair * best.rates.pairs)
+    assert best.cost == pytest.approx(CostModel().drawn(6) * best.rates.pairs)
 
 
 def few_missed(n_missed: int) -> FoundPairs:
@@ -160,9 +160,7 @@ def test_rare_pairs_are_mended_at_the_cost_of_a_row() -> None:
     block, tile = pilot.block_of[pilot.near_row], case.key_tiles.block_of[pilot.near_col]
     drawn = np.minimum(1.0, forecast.rates.rate[block, tile])[missed].sum()
     assert drawn > 0
-    assert forecast.cost == pytest.approx(
-        CostModel().drawn_pair * forecast.rates.pairs + drawn * 400
-    )
+    assert forecast.cost == pytest.approx(CostModel().drawn(6) * forecast.rates.pairs + drawn * 400)
 
 
 @pytest.mark.parametrize("rows_per_block", [1000, 8])

@@ -45,7 +45,7 @@ class Forecaster:
     def __init__(self, problem: Problem, pilot: Pilot, target: float) -> None:
         self.pilot, self.target = pilot, target
         self.query_blocks, self.key_tiles = pilot.query_blocks, pilot.key_tiles
-        self.problem, self.drawn_pair = problem, problem.cost.drawn_pair
+        self.problem, self.drawn_pair = problem, problem.cost.drawn(problem.n_dims)
         size, x = problem.row_norms, problem.x
         self.entries = Entries(size, self.key_tiles)
         self._take(pilot.light, pilot.near_square)
