@@ -20,7 +20,9 @@ from typing import Literal, overload
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from scipy.optimize import brentq
+from scipy.sparse.linalg import LinearOperator
 from scipy.special import rel_entr
 
 from approxkmv import _check
@@ -291,3 +293,75 @@ def largest_mean(mean: float, count: int, failure_probability: float) -> float:
     if mean >= 1 or excess(np.nextafter(1.0, 0.0)) <= 0:
         return 1.0
     return float(brentq(excess, mean, np.nextafter(1.0, 0.0), xtol=1e-300, rtol=1e-12))
+
+
+def shared_draws_operator(
+    queries: Points,
+    keys: Points,
+    *,
+    bandwidth: float,
+    threshold: float,
+    n_draws: int,
+    rng: np.random.Generator | int | None = None,
+    n_threads: int | None = None,
+) -> LinearOperator:
+    r"""One fixed matrix near K: its heavy pairs, and ``n_draws`` of its other columns, weighted.
+
+    The columns are drawn uniformly without replacement and weighted with n over their number, so
+    the mean of the operator is K, for every vector at once. By Weyl's inequality no singular value
+    is off by more than the norm of the difference. What it is for: spectra of attention matrices
+    (through Lemma 4.1), which ask for many products with one matrix and its transpose.
+
+    Parameters
+    ----------
+    queries, keys : ndarray, shape (n_queries, n_dims) and (n_keys, n_dims)
+    bandwidth : float
+    threshold : float
+        Pairs with at least this kernel value are kept exactly, whichever columns are drawn.
+    n_draws : int
+        At most the number of keys.
+    rng : numpy.random.Generator, int or None
+    n_threads : int, optional
+
+    Returns
+    -------
+    LinearOperator
+        Kernel values are stored: n_queries times n_draws, and the heavy ones.
+
+    Examples
+    --------
+    >>> from approxkmv.exact import gaussian_kernel
+    >>> points = np.random.default_rng(0).standard_normal((50, 3))
+    >>> K = shared_draws_operator(points, points, bandwidth=1.0, threshold=0.1, n_draws=50, rng=0)
+    >>> bool(np.allclose(K @ np.ones(50), gaussian_kernel(points, points, 1.0).sum(axis=1)))
+    True
+    """
+    queries, keys = _check.point_pair(queries, keys)
+    bandwidth, rng = _check.positive(bandwidth, "bandwidth"), _check.generator(rng)
+    n_draws = _check.count(n_draws, "n_draws", most=len(keys))
+    heavy = find_heavy(queries, keys, bandwidth=bandwidth, threshold=threshold, rng=rng)
+    shape = (len(queries), len(keys))
+    found = sparse.csr_matrix((heavy.values, heavy.indices, heavy.indptr), shape=shape)
+    drawn = rng.choice(len(keys), n_draws, replace=False)
+    columns = np.ascontiguousarray(keys[drawn])
+    rest = product(queries, columns, np.eye(n_draws), bandwidth, n_threads=n_threads)
+    rest = np.asarray(rest, np.float64) - found[:, drawn].toarray()
+    rest *= len(keys) / n_draws
+    rest[np.abs(rest) < 1e-12] = 0.0
+
+    def forward(x: Float) -> Float:
+        return np.asarray(found @ x + rest @ x[drawn])
+
+    def backward(y: Float) -> Float:
+        out = np.asarray(found.T @ y)
+        out[drawn] += rest.T @ y
+        return out
+
+    return LinearOperator(
+        shape,
+        dtype=np.float64,
+        matvec=lambda x: forward(x.reshape(-1)),
+        rmatvec=lambda y: backward(y.reshape(-1)),
+        matmat=forward,
+        rmatmat=backward,
+    )
