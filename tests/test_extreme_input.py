@@ -47,6 +47,10 @@ def test_more_threads_than_can_be_counted(threads: int) -> None:
         akmv.matvec(POINTS, None, ONES, bandwidth=1.0, n_threads=threads)
 
 
+def ridge(points: Any, values: Any) -> Any:
+    return akmv.sklearn.KernelRidge(random_state=0).fit(points, values)
+
+
 Taker = Callable[[Any], Any]
 # Every public function, with its array arguments one at a time.
 TAKERS: dict[str, Taker] = {
@@ -62,9 +66,11 @@ TAKERS: dict[str, Taker] = {
     "attention key": lambda a: akmv.attention(POINTS, a, POINTS),
     "attention value": lambda a: akmv.attention(POINTS, POINTS, a),
     "attention attn_mask": lambda a: akmv.attention(POINTS, POINTS, POINTS, attn_mask=a[:, :1]),
-    "solve b": lambda a: akmv.solve(akmv.GaussianKernel(POINTS, bandwidth=1.0), a, noise=1.0)[0],
+    "solve b": lambda a: akmv.solve(
+        akmv.GaussianKernel(POINTS, bandwidth=1.0), a, noise=1.0, rng=0
+    )[0],
     "solve noise": lambda a: akmv.solve(
-        akmv.GaussianKernel(POINTS, bandwidth=1.0), ONES, noise=a[:, 0]
+        akmv.GaussianKernel(POINTS, bandwidth=1.0), ONES, noise=a[:, 0], rng=0
     )[0],
     "top_eigenvalue K": lambda a: akmv.spectrum.top_eigenvalue(a, bandwidth=1.0).eigenvalue,
     "AttentionMatrix query": lambda a: akmv.spectrum.AttentionMatrix(a, POINTS) @ ONES,
@@ -78,9 +84,13 @@ TAKERS: dict[str, Taker] = {
     "KernelDensity.fit sample_weight": lambda a: (
         akmv.sklearn.KernelDensity().fit(POINTS, sample_weight=a[:, 0]).score_samples(POINTS)
     ),
-    "KernelRidge.fit X": lambda a: akmv.sklearn.KernelRidge().fit(a, ONES).dual_coef_,
-    "KernelRidge.fit y": lambda a: akmv.sklearn.KernelRidge().fit(POINTS, a).dual_coef_,
-    "KernelRidge.predict X": lambda a: akmv.sklearn.KernelRidge().fit(POINTS, ONES).predict(a),
+    "KernelRidge.fit X": lambda a: akmv.sklearn.KernelRidge(random_state=0).fit(a, ONES).dual_coef_,
+    "KernelRidge.fit y": lambda a: (
+        akmv.sklearn.KernelRidge(random_state=0).fit(POINTS, a).dual_coef_
+    ),
+    "KernelRidge.predict X": lambda a: (
+        akmv.sklearn.KernelRidge(random_state=0).fit(POINTS, ONES).predict(a)
+    ),
     "GaussianProcessRegressor.fit X": lambda a: (
         akmv.sklearn.GaussianProcessRegressor().fit(a, ONES).alpha_
     ),

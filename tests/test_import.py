@@ -22,13 +22,16 @@ PUBLIC = {
     "attention",
     "datasets",
     "diagnose",
+    "hsic",
     "log_row_sums",
     "matvec",
+    "mmd",
     "paper",
     "row_sums",
     "sklearn",
     "solve",
     "spectrum",
+    "stats",
 }
 
 

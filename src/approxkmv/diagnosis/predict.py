@@ -43,7 +43,7 @@ def predict(
     request = Request(
         queries, keys, ones, bandwidth, Tolerance(eps), 0.05, rng, n_threads, deadline or Deadline()
     )
-    request = request.merged
+    request = request.merged()
     told: tuple[Considered, ...] = ()
     try:
         found = _predictions(request, tolerances)

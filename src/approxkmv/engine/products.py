@@ -74,7 +74,7 @@ def exact_product(
 
 def _merged(request: Request, trace: Trace) -> Request:
     """The product of distinct points, where that is less work."""
-    merged = request.merged
+    merged = request.merged()
     if merged is not request:
         trace.note(distinct_queries=len(merged.queries), distinct_keys=len(merged.keys))
         trace.lap("equal points")

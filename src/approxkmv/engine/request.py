@@ -99,7 +99,6 @@ class Request:
         """Rows of the answer."""
         return len(self.queries if self.query_copies is None else self.query_copies.place)
 
-    @lazy_property
     def merged(self) -> Request:
         """The same product of distinct points; itself where hardly any are equal."""
         if not (self.query_copies is None and self.key_copies is None):

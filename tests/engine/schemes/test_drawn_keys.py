@@ -68,6 +68,7 @@ class Spy:
         monkeypatch.setattr(Drawing, "__call__", noted)
 
 
+@pytest.mark.usefixtures("any_size")
 def test_draws_that_fall_short_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a draw that is too small by design the next ones add what is missing, rather than
     start anew. Together they have the error asked for."""

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cholesky
 
 from approxkmv.engine.survey.thin import inverse_of_lower, times
 from approxkmv.loops.types import Array, Float64, Index
@@ -126,8 +125,8 @@ class PivotedCholesky:
         core = (core + core.T) / 2
         core[np.diag_indices(len(core))] += self._jitter * (1 + np.trace(core))
         try:
-            root = cholesky(core, lower=True)
-        except LinAlgError:  # an operator with errors; what was picked so far serves
+            root = np.linalg.cholesky(core)
+        except np.linalg.LinAlgError:  # an operator with errors; what was picked so far serves
             self._idle = _MOST_IDLE
             return
         inverse = inverse_of_lower(root).T

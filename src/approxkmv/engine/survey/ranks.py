@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
+from approxkmv._interrupts import interrupt_deferred
 from approxkmv.engine.problem import Problem
 from approxkmv.engine.survey.pivots import BLOCK, PivotedCholesky
 from approxkmv.engine.survey.thin import inverse_of_lower, times
@@ -39,6 +39,8 @@ class Pivots:
             sums = kernel.at_keys(self.index).transposed.product(x).out
         else:
             sums = between.at_queries(self.index).product(x).out
+        with interrupt_deferred():  # a tenth of a second, where no product may need it
+            from scipy.linalg import solve_triangular
         inner = solve_triangular(self.root, sums.astype(np.float64), lower=True)
         weights = solve_triangular(self.root, inner, lower=True, trans="T")
         weights = np.ascontiguousarray(weights, dtype=x.dtype)
