@@ -36,6 +36,7 @@ struct TypedKernels {
   // Squared lengths of packed keys; their number is a multiple of the group.
   void (*key_lengths)(const T *keys, std::size_t n_dims, std::size_t n_keys, T *out);
   int (*matches)(const SketchTile &, Match *out);  // their number
+  void (*cell_row)(const CellRow &);
   // One point moved to (p - centre) * factor and written with a stride.
   void (*pack_row)(const T *point, const double *centre, double factor, std::size_t n_dims,
                    std::size_t stride, T *out);

@@ -1,4 +1,5 @@
 // Compiled once per instruction set with AKMV_ISA naming it: fills the table in kernels.hpp.
+#include "cell_row.hpp"
 #include "kernels.hpp"
 #include "outer_products.hpp"
 #include "pack_rows.hpp"
@@ -202,6 +203,7 @@ constexpr TypedKernels<T> typed_kernels() {
           softmax_tile<T>,
           key_lengths<T>,
           matches,
+          cell_row,
           pack_row<T>,
           pack_four<T>,
           project<T>,

@@ -37,4 +37,14 @@ struct Operands {
   T *scores;  // scratch [rows][kScoreStride]
 };
 
+// One cell of points against many, along some axes: means and variances in bandwidths.
+struct CellRow {
+  const float *mean, *variance;    // [dim] of the one
+  const float *means, *variances;  // [dim][n_cells] of the many
+  std::size_t n_dims, n_cells;     // a multiple of kCellGroup
+  float weight;
+  float *out;  // [n_cells], the mean of the squared kernel times the weight is added
+};
+constexpr std::size_t kCellGroup = 16;  // whole vectors of every instruction set
+
 }  // namespace akmv

@@ -66,6 +66,7 @@ def dtype(request: pytest.FixtureRequest) -> np.dtype[np.floating]:
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no product be too small for a survey, so that tests are quick."""
     monkeypatch.setattr(CostModel, "worth_a_survey", lambda *_: True)
+    monkeypatch.setattr(CostModel, "worth_searching", lambda *_: True)
 
 
 @pytest.fixture

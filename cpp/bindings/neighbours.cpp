@@ -1,4 +1,5 @@
 // Searches for near pairs.
+#include "../neighbours/cell_squares.hpp"
 #include "../neighbours/cells.hpp"
 #include "../neighbours/dense_hits.hpp"
 #include "../neighbours/expansion.hpp"
@@ -49,6 +50,22 @@ struct ExpansionRecord : Record {
   }
 
   Expansion view() const { return {order.data(), order.size(), least, width, of_keys, threshold}; }
+};
+
+struct CellMomentsRecord : Record {
+  static constexpr auto kName = nb::detail::const_name("CellMoments");
+  Matrix<const float> mean, variance;
+  Floats weight;
+  Int64s start;
+
+  void read(Fields &from) {
+    from("mean", mean)("variance", variance)("weight", weight)("start", start);
+  }
+
+  CellMoments view() const {
+    return {mean.data(),   variance.data(), mean.shape(0),     mean.shape(1),
+            weight.data(), start.data(),    start.shape(0) - 1};
+  }
 };
 
 void bound_random_tiling(Matrix<const float> key_projections, Matrix<const float> query_projections,
@@ -151,6 +168,14 @@ nb::tuple bound_merge_pairs(const FoundPairsRecord &known, Int32s rows, Int32s c
                         handed_over(std::move(all.values)));
 }
 
+void bound_cell_squares(const CellMomentsRecord &queries, const CellMomentsRecord &keys,
+                        Matrix<float> out, const Backend &backend) {
+  const auto &table = backend.typed<float>();
+  backend.run([&](const Poll &poll) {
+    cell_squares(queries.view(), keys.view(), table, backend.threads, poll, out.data());
+  });
+}
+
 template <class T>
 void bind_typed(nb::module_ &m) {
   m.def("principal_tiling", &bound_principal_tiling<T>, "keys"_a.noconvert(),
@@ -175,6 +200,8 @@ void bind_neighbours(nb::module_ &m) {
   bind_typed<double>(m);
   m.def("random_tiling", &bound_random_tiling, "key_projections"_a.noconvert(),
         "query_projections"_a.noconvert(), "tiling"_a, "backend"_a);
+  m.def("cell_squares", &bound_cell_squares, "queries"_a, "keys"_a, "out"_a.noconvert(),
+        "backend"_a);
   m.def("merge_pairs", &bound_merge_pairs, "known"_a, "rows"_a.noconvert(), "cols"_a.noconvert(),
         "values"_a.noconvert(), "backend"_a);
 }

@@ -194,12 +194,14 @@ class TreeSide {
 
 /// `depth` levels of cuts. Writes both orders, ascending in each cell, and where the queries and
 /// keys of each of the 2^depth cells begin. Equal projections stay together; queries follow the
-/// cuts.
+/// cuts, and are not cut at all where they are the keys.
 template <class T>
 void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth,
                       const TypedKernels<T> &kernels, int n_threads, const Poll &poll,
                       const NewTiling &out) {
-  TreeSide<T> of_keys(keys, kernels), of_queries(queries, kernels);
+  const bool same = keys.data == queries.data && keys.n == queries.n;
+  const Rows<T> followers{queries.data, same ? 0 : queries.n, queries.d};
+  TreeSide<T> of_keys(keys, kernels), of_queries(followers, kernels);
   for (int level = 0; level < depth; ++level) {
     const std::size_t n_cells = of_keys.n_cells();
     std::vector<Axis<T>> axes(n_cells);
@@ -219,7 +221,7 @@ void principal_tiling(const Rows<T> &keys, const Rows<T> &queries, int depth,
     of_queries.split(query_cuts);
   }
   of_keys.write(out.key_order, out.key_start);
-  of_queries.write(out.query_order, out.query_start);
+  (same ? of_keys : of_queries).write(out.query_order, out.query_start);
 }
 
 }  // namespace akmv

@@ -29,6 +29,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <limits>
+
 namespace akmv {
 
 /// Key j is drawn for a block with probability min(1, rate[block, tile of j] size_j).
@@ -72,11 +74,22 @@ void draw_keys(const DrawPlan<T> &plan, const double *prefix, std::size_t block,
     const std::int64_t first = plan.tile_start[t], last = plan.tile_start[t + 1];
     const double base = prefix[first], mass = prefix[last] - base;
     if (!(rate * mass > 0)) continue;
+    if (rate >= double(std::numeric_limits<float>::max())) {  // certainty needs no draw
+      for (std::int64_t j = first; j < last; ++j) {
+        const std::int32_t key = plan.key_order[j];
+        if (!(plan.size[key] > 0)) continue;
+        out.keys.push_back(key);
+        out.tiles.push_back(std::int32_t(t));
+        out.pi.push_back(1.0);
+      }
+      continue;
+    }
     const double step = 1 / rate;
     const std::uint64_t word = philox4x64({block, t, 0, 0}, {plan.seed, plan.stream})[0];
     double at = double(word >> 11) * 0x1.0p-53 * step;
     for (std::int64_t j = first; at < mass; ++j) {
-      j = std::upper_bound(prefix + j + 1, prefix + last + 1, base + at) - prefix - 1;
+      if (prefix[j + 1] <= base + at)  // where most keys are drawn the next one mostly is
+        j = std::upper_bound(prefix + j + 1, prefix + last + 1, base + at) - prefix - 1;
       if (j >= last) break;
       const std::int32_t key = plan.key_order[j];
       out.keys.push_back(key);

@@ -10,6 +10,7 @@ from approxkmv.loops.types import (
     AttentionHead,
     AttentionRates,
     AttentionSums,
+    CellMoments,
     DrawPlan,
     Expansion,
     Exponents,
@@ -94,6 +95,9 @@ def cell_pairs(
     known: FoundPairs,
     backend: Backend,
 ) -> NewPairs: ...
+def cell_squares(
+    queries: CellMoments, keys: CellMoments, out: Float32, backend: Backend
+) -> None: ...
 def neighbours_of_neighbours(
     kernel: PairKernel, known: FoundPairs, expansion: Expansion, backend: Backend
 ) -> NewPairs: ...

@@ -356,7 +356,7 @@ def _frozen(
     cost, size = CostModel(), (len(kernel.queries), *kernel.keys.shape)
     if budget.squared_error == 0:
         raise Refusal("no error is allowed")
-    if not (cost.worth_a_look(*size) or cost.worth_a_survey(*size)):
+    if not (cost.worth_a_look(*size) or cost.worth_searching(*size)):
         raise Refusal(TOO_SMALL)
     ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
     problem = Problem(_in_usual_units(kernel), ones, budget, rng, cost)
@@ -365,7 +365,7 @@ def _frozen(
 
         with suppress(Refusal):
             return freeze_low_rank(problem, trace), LOW_RANK
-    if not cost.worth_a_survey(*size):
+    if not cost.worth_searching(*size):
         raise Refusal(TOO_SMALL)
     from approxkmv.engine.schemes.frozen_pairs import freeze
 

@@ -130,6 +130,7 @@ def forced() -> Iterator[None]:
     with (
         mock.patch.object(CostModel, "worth_a_survey", return_value=True),
         mock.patch.object(SumsProblem, "settings", SharedDraw(worth=3.0)),
+        mock.patch.object(CostModel, "worth_searching", return_value=True),
         mock.patch.object(CostModel, "worth_a_survey_of_head", return_value=True),
         mock.patch.object(CostModel, "worth_drawing_for_head", _worth_drawing),
         warnings.catch_warnings(),

@@ -23,7 +23,7 @@ from approxkmv.info import ProductInfo
 from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.kernel.matrix import product as exact_product
 
-SAMPLED = CostModel(smallest_work=0.0, search=400.0)
+SAMPLED = CostModel(smallest_work=0.0, smallest_work_in_cells=0.0, search=400.0)
 
 
 def table(n: int, n_distinct: int, d: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:

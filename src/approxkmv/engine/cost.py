@@ -18,9 +18,11 @@ class CostModel:
     Searching is measured in 64 dimensions; :meth:`pairs_of_64` converts.
     """
 
-    # Multiply-adds below which the exact product takes less time than a survey. Products of
-    # 32,768 x 32,768 x 32 points take 0.1 s; a factor of 2 either way costs at most 5 ms.
+    # Multiply-adds below which the exact product takes less time than a survey with a search for
+    # near pairs. Products of 32,768 x 32,768 x 32 points take 0.1 s; a factor of 2 either way costs
+    # at most 5 ms. Cells of points that vary in few directions are made in a third of that.
     smallest_work: float = 6e10
+    smallest_work_in_cells: float = 2e10
     # Looking for equal points, for each of them: 25 to 50 ns (``find_copies`` of 8,192 to 2^20
     # points), where a pair of 20 dimensions takes 0.3 ns with AVX-512; and the share of the exact
     # product that it may take.
@@ -40,13 +42,17 @@ class CostModel:
     # coordinates on top of it: 1.6 in 2 dimensions, 1.46 in 8, 1.25 in 64, 1.13 in 400.
     drawn_pair: float = 1.1
     drawn_overhead: float = 13.0
+    # What a drawn key costs each block beyond its pairs, in multiply-adds: 0.03 s for 1.2 million
+    # keys of 3 coordinates, 0.05 s for 2.4 million of 9.
+    gathered_key: float = 3000.0
     # The same in short rounds, for answers within a time.
     drawn_pair_in_time: float = 1.4
     # A pair computed in double precision by differences, to measure rounding.
     double_pair: float = 6.0
     # A search for near pairs, for each query and in all: in 0 dimensions, more for each dimension,
     # among 2^15 keys, growing with a power of their number. 2,700 to 5,900 pairs in 64 and 100
-    # dimensions, 2,600 to 7,800 in 784 (``python -m benchmarks.prediction``).
+    # dimensions, 2,600 to 7,800 in 784 (``python -m benchmarks.prediction``). In fewer dimensions a
+    # pair costs less, and the search hardly less.
     search: float = 4000.0
     search_per_dim: float = 4.0
     search_keys: float = 2.0**15
@@ -90,7 +96,20 @@ class CostModel:
 
     def worth_a_survey(self, n_queries: int, n_keys: int, n_dims: int) -> bool:
         """Whether the exact product takes longer than finding out about the data."""
-        return n_queries * n_keys * (n_dims + self.pair_overhead) >= self.smallest_work
+        return self._work(n_queries, n_keys, n_dims) >= self.smallest_work_in_cells
+
+    def worth_searching(self, n_queries: int, n_keys: int, n_dims: int) -> bool:
+        """Whether the exact product takes longer than a search for near pairs, too."""
+        return self._work(n_queries, n_keys, n_dims) >= self.smallest_work
+
+    def _work(self, n_queries: int, n_keys: int, n_dims: int) -> float:
+        return n_queries * n_keys * (n_dims + self.pair_overhead)
+
+    def drawn_pair_in(self, rows_per_block: float, n_dims: int) -> float:
+        """What a drawn pair costs in blocks of so many rows."""
+        gathered = self.gathered_key / (n_dims + self.pair_overhead)
+        more_often = max(0.0, 1 / rows_per_block - 1 / 512)  # than where `drawn_pair` was measured
+        return self.drawn(n_dims) + gathered * more_often
 
     def worth_a_survey_of_head(self, n_pairs: int, is_causal: bool) -> bool:
         """Whether exact attention takes longer than finding out about a head."""

@@ -48,6 +48,7 @@ class _Rows:
     y: Array
     variance: Float64
     unseen: Float64
+    looked_at: float = 0.0  # share of all pairs among which missed ones were looked for before
     recomputed: Index = field(default_factory=lambda: np.empty(0, np.int64))
     left_out: float = 0.0  # squared error of missed pairs in rows like those recomputed
     least: float = np.inf  # the smallest variance of a recomputed row
@@ -58,7 +59,8 @@ class _Rows:
             return
         exact = problem.kernel.at_queries(rows).product(problem.x).out
         drawn, truth = (problem.lengthened(of, rows) for of in (self.y[rows], exact))
-        self.left_out += unseen_error(drawn, truth, self.variance[rows], self.unseen[rows])
+        of_rows = self.variance[rows], self.unseen[rows]
+        self.left_out += unseen_error(drawn, truth, *of_rows, self.looked_at)
         self.least = min(self.least, float(self.variance[rows].min()))
         self.y[rows] = exact
         self.variance[rows] = 0.0
@@ -87,7 +89,7 @@ class ExactRows:
         pilot, blocks, delta = self.pilot, self.pilot.query_blocks, self.problem.budget.delta
         weighed = self.problem.weighed
         variance, mass = (weighed(np.maximum(of, 0.0)) for of in (sums.variance, sums.mass))
-        rows = _Rows(sums.out.copy(), variance, mass)
+        rows = _Rows(sums.out.copy(), variance, mass, missing.looked_at)
         drawn, expected = rows.y[pilot.rows].astype(np.float64), rows.variance[pilot.rows]
         rows.y[pilot.rows] = self.products
         rows.variance[pilot.rows] = 0.0
@@ -228,17 +230,24 @@ def unexplained_error(drawn: Array, exact: Array, variance: Float64) -> float:
     return float(np.maximum(squares - _NOT_CHANCE**2 * variance, 0.0).sum())
 
 
-def unseen_error(drawn: Array, exact: Array, variance: Float64, mass: Float64) -> float:
+def unseen_error(
+    drawn: Array, exact: Array, variance: Float64, mass: Float64, looked_at: float = 0.0
+) -> float:
     """Squared error of the rows like the recomputed ones whose missed pairs were not drawn.
 
     A missed pair K x of probability pi that was drawn adds t = K x / pi to the row, and t^2 to its
     variance. What the row lacks without it, r, is then t less the error seen: more than K x if the
     row has other missed pairs. One of pi such rows is seen: the others have the squared error
     r^2 / (pi r / (K x)) = t r together. It is at least the mass K^2 x^2 / pi = t K x.
+
+    Where a share of all pairs was looked at before, what rows lack is known from there, and only
+    the mass counts here: a pair is seen with the probability pi and with this share.
     """
     # The variance of the drawn pair is t^2 (1 - pi), and its mass is pi times that.
     share = np.divide(mass, variance, out=np.zeros_like(mass), where=variance > 0)
     term = np.sqrt(variance / np.maximum(1 - share, 0.5))
     seen = np.linalg.norm(drawn.astype(np.float64) - exact, axis=1)
     lacking = np.maximum(term - seen, 0.0)
+    if looked_at > 0:
+        return float((mass * share / (share + looked_at)).sum())
     return float(np.maximum(term * lacking, mass).sum())

@@ -23,7 +23,7 @@ from approxkmv.engine.schemes.few_coordinates import (
     through_few_coordinates,
 )
 from approxkmv.engine.schemes.low_rank import LowRankPlan, plan_low_rank, through_low_rank
-from approxkmv.engine.survey.survey import Survey, drawing_cost, make_survey
+from approxkmv.engine.survey.survey import Survey, drawing_cost, draws_cost, make_survey
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import Considered
 from approxkmv.loops.types import Array
@@ -135,7 +135,7 @@ def _drawing_keys(problem: Problem, survey: Survey, trace: Trace, progress: Prog
     def run(rows: ExactRows) -> Result:
         return draw_keys(problem, survey, rows.products, trace, progress)
 
-    cost = drawing_cost(problem, survey.best)
+    cost = drawing_cost(problem, survey)
     error = float(survey.best.rates.variance.sum())
     candidate = Candidate("drawing keys", cost, run, squared_error=error)
     if too_dense(problem, survey):
@@ -174,7 +174,7 @@ def _few_coordinates(
 
 def too_dense(problem: Problem, survey: Survey) -> bool:
     """Whether drawing keys cannot pay; with too short a time for the exact product it must."""
-    draws, n_pairs = problem.cost.draws_after_search * survey.best.cost, problem.n_pairs
+    draws, n_pairs = draws_cost(problem, survey), problem.n_pairs
     most = problem.policy.choice.too_many * n_pairs
     return draws > most and problem.budget.limit.allows(n_pairs)
 
@@ -259,7 +259,7 @@ def _predicted(problem: Problem) -> Prediction:
         chosen, cost = found[0].name, found[0].cost
     return Prediction(
         1.0,
-        (surveyed + drawing_cost(problem, survey.best)) / n_pairs,
+        (surveyed + drawing_cost(problem, survey)) / n_pairs,
         None if few is None else (surveyed + few) / n_pairs,
         chosen,
         (surveyed + cost) / n_pairs,

@@ -64,6 +64,7 @@ class Problem:
     policy: Policy = field(default_factory=Policy)
     # How often the squared error of each row of the answer counts; None: once.
     row_weights: Float64 | None = None
+    may_search: bool = True  # for near pairs: in small products that costs more than it saves
 
     def weighed(self, squares: Float64, rows: Index | slice = _ALL) -> Float64:
         """Squares of some rows, each as often as its row counts."""

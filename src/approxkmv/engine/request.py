@@ -145,6 +145,11 @@ class Request:
         return self.cost.worth_a_look(len(self.queries), *self.keys.shape)
 
     @property
+    def worth_searching(self) -> bool:
+        """Whether the exact product takes longer than a search for near pairs, too."""
+        return self.cost.worth_searching(len(self.queries), *self.keys.shape)
+
+    @property
     def needs_a_clock(self) -> bool:
         """Whether the exact product may take longer than the user allows."""
         width = self.keys.shape[1] + self.cost.pair_overhead
@@ -205,4 +210,5 @@ class Scaled:
             request.cost,
             request.policy,
             self.row_weights,
+            request.worth_searching,
         )

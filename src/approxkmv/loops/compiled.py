@@ -23,6 +23,7 @@ from approxkmv.loops.types import (
     AttentionHead,
     AttentionRates,
     AttentionSums,
+    CellMoments,
     Check,
     DrawPlan,
     Expansion,
@@ -206,6 +207,16 @@ class Compiled:
         tiling = _empty_tiling(len(queries), len(keys), depth)
         _core.principal_tiling(keys, queries, depth, tiling, self)
         return tiling
+
+    def cell_squares(self, queries: CellMoments, keys: CellMoments) -> Float32:
+        r"""Means of K^2 over pairs of groups of cells, as if cells were normally distributed.
+
+        With means :math:`\delta` apart and both variances together :math:`s^2` a pair of cells has
+        :math:`\prod_l(1+2s_l^2)^{-1/2}\exp(-\delta_l^2/(1+2s_l^2))`.
+        """
+        out = np.empty((len(queries.start) - 1, len(keys.start) - 1), np.float32)
+        _core.cell_squares(queries, keys, out, self)
+        return out
 
     def pilot_rows(
         self,

@@ -20,6 +20,7 @@ from approxkmv.loops.types import (
     AttentionHead,
     AttentionRates,
     AttentionSums,
+    CellMoments,
     DrawPlan,
     Float32,
     Float64,
@@ -191,6 +192,21 @@ def _tiling_of(cells: list[tuple[Index, Index]]) -> Tiling:
         np.concatenate(keys_of).astype(np.int32),
         np.cumsum([0, *map(len, queries_of)]),
         np.cumsum([0, *map(len, keys_of)]),
+    )
+
+
+def cell_squares(queries: CellMoments, keys: CellMoments) -> Float64:
+    """The product over axes, in logarithms; means over the cells of both groups."""
+    mean, variance = (
+        (q[:, :, None].astype(np.float64), k[:, None].astype(np.float64))
+        for q, k in ((queries.mean, keys.mean), (queries.variance, keys.variance))
+    )
+    wide = 1 + 2 * (variance[0] + variance[1])
+    square = np.exp(-(0.5 * np.log(wide) + (mean[0] - mean[1]) ** 2 / wide).sum(axis=0))
+    square *= np.outer(queries.weight, keys.weight)
+    of_groups = [square[a:b].sum(axis=0) for a, b in pairwise(queries.start)]
+    return np.stack(
+        [np.stack(of_groups)[:, a:b].sum(axis=1) for a, b in pairwise(keys.start)], axis=1
     )
 
 

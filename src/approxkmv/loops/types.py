@@ -90,6 +90,18 @@ class Tiling(NamedTuple):
     key_start: Index
 
 
+class CellMoments(NamedTuple):
+    """Means and variances of cells of points along some axes, in bandwidths.
+
+    Group g has the cells ``start[g]:start[g + 1]``, whose weights add up to 1 (or are all 0).
+    """
+
+    mean: Float32  # (n_axes, n_cells)
+    variance: Float32  # (n_axes, n_cells)
+    weight: Float32  # (n_cells,)
+    start: Index  # (n_groups + 1,)
+
+
 class Sketches(NamedTuple):
     """Few coordinates of some queries and keys, the numbers of these points, and how far to look.
 

@@ -36,7 +36,7 @@ def test_missing_estimates_what_is_still_not_found() -> None:
     search = search_of(groups)
     search.tilings(1, *everyone(groups))
     often = check_missing(search, problem, np.ones(shape), None)
-    assert often == (0.0, 0.0)
+    assert often == (0.0, 0.0, 0.0)
 
 
 def test_to_have_met_nothing_is_not_to_have_missed_nothing() -> None:
@@ -77,4 +77,4 @@ def test_missing_estimates_what_was_not_found() -> None:
     assert missing.at_most > missing.expected
     often = search_of(groups)
     often.tilings(1, *everyone(groups))
-    assert check_missing(often, problem, rate + 1e9, None) == (0.0, 0.0)
+    assert check_missing(often, problem, rate + 1e9, None) == (0.0, 0.0, 0.0)

@@ -11,9 +11,10 @@ from engine_cases import Case, clustered, problem_of
 
 from approxkmv.engine.cost import CostModel
 from approxkmv.engine.survey import forecast as module
+from approxkmv.engine.survey.calibration import Pooled, pooled
 from approxkmv.engine.survey.forecast import Forecaster
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
-from approxkmv.engine.survey.rates import Entries, pooled, solve_rates
+from approxkmv.engine.survey.rates import Entries, solve_rates
 from approxkmv.loops.types import FoundPairs
 
 THRESHOLD = 0.03
@@ -37,7 +38,7 @@ def case_and_pilot(rows_per_block: int = 1000) -> tuple[Case, Pilot]:
 
 def forecaster_of(x: np.ndarray, target: float, rows_per_block: int = 1000) -> Forecaster:
     case, pilot = case_and_pilot(rows_per_block)
-    return Forecaster(problem_of(case.kernel, x), pilot, target)
+    return Forecaster(problem_of(case.kernel, x), pilot, target, Pooled(pilot))
 
 
 def rates_by_definition(x: np.ndarray, left: np.ndarray, target: float) -> np.ndarray:
@@ -200,7 +201,7 @@ def test_opposite_signs_make_pairs_rare_that_would_not_be_otherwise() -> None:
     for sign, rare in ((1.0, False), (-1.0, True)):
         x = np.full(400, 1.0)
         x[pair.near_col[1]] = sign
-        forecaster = Forecaster(problem_of(case.kernel, x), pair, target)
+        forecaster = Forecaster(problem_of(case.kernel, x), pair, target, Pooled(pair))
         options = forecaster(NONE)
         allowed = module._RARE_FACTOR * forecaster._square_of(np.ones(2, np.bool_))
         assert (allowed <= module._MOST_RARE * target) == rare

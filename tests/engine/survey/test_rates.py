@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from engine_cases import Case, clustered, inclusion
 
+from approxkmv.engine.survey.calibration import pooled
 from approxkmv.engine.survey.order import Blocks
-from approxkmv.engine.survey.rates import Entries, Rates, not_left_to_few, pooled, solve_rates
+from approxkmv.engine.survey.rates import Entries, Rates, not_left_to_few, solve_rates
 
 
 def even_vector(case: Case) -> np.ndarray:

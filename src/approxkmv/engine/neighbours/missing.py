@@ -10,8 +10,8 @@ from approxkmv.engine.neighbours.search import Search, cell_depth
 from approxkmv.engine.problem import Problem
 from approxkmv.engine.statistics import sums_by_block
 from approxkmv.engine.survey.control_variate import Polynomial
-from approxkmv.engine.survey.pilot import row_squares
-from approxkmv.loops.types import Array, Float64, NewPairs
+from approxkmv.engine.survey.pilot import Pilot, row_squares
+from approxkmv.loops.types import Array, Float64, FoundPairs, NewPairs
 
 # One query in this many is checked; all of them if there are few.
 _CHECKED, _CHECKED_ALL = 4, 16_384
@@ -24,6 +24,7 @@ class Missing(NamedTuple):
 
     expected: float
     at_most: float
+    looked_at: float = 0.0  # share of all pairs among which it was looked for, where that counts
 
 
 def check_missing(
@@ -59,11 +60,34 @@ def check_missing(
     lacking = problem.weighed(lacking)
     p = _share_shown(search)
     factor = one_in * (1 - p) / p
-    share = _drawn_seldom(search, row_norms, rate)
+    share = _drawn_seldom(pilot, row_norms, rate)
     one_pair = share * factor * pilot.square_of_a_pair(row_norms, near_square)
     expected = factor * float(lacking.sum()) + 0.5 * one_pair
     below = share * problem.mean_weight * pilot.unseen_below(row_norms)
     return Missing(expected, expected + 0.5 * one_pair + below)
+
+
+def missing_in_rows(pilot: Pilot, found: FoundPairs, problem: Problem, rate: Float64) -> Missing:
+    """The same from the pilot rows alone, without a search.
+
+    They show a near pair that is neither found nor drawn often enough in proportion to the rows
+    they stand for. As above half a pair more than was met is reckoned with, and one in the limit.
+    """
+    seldom = pilot.missed(found)
+    block = pilot.block_of[pilot.near_row]
+    tile = pilot.key_tiles.block_of[pilot.near_col]
+    seldom &= rate[block, tile] * pilot.near_weight < _SELDOM
+    rows, values = pilot.near_row[seldom], np.sqrt(pilot.near_square[seldom])
+    lacking = row_squares(rows, values, problem.x[pilot.near_col[seldom]], len(pilot.rows))
+    lacking = problem.weighed(lacking, pilot.rows)
+    near_square = problem.weighed(pilot.near_square, pilot.rows[pilot.near_row])
+    share = _drawn_seldom(pilot, problem.row_norms, rate)
+    one_row = share * float(pilot.stands_for.max())
+    one_pair = one_row * pilot.square_of_a_pair(problem.row_norms, near_square)
+    expected = float(pilot.stands_for @ lacking) + 0.5 * one_pair
+    below = share * problem.mean_weight * pilot.unseen_below(problem.row_norms)
+    looked_at = len(pilot.rows) / problem.n_queries
+    return Missing(expected, expected + 0.5 * one_pair + below, looked_at)
 
 
 def _one_tiling_more(search: Search, one_in: int) -> NewPairs:
@@ -81,9 +105,9 @@ def _share_shown(search: Search) -> float:
     return 0.5
 
 
-def _drawn_seldom(search: Search, row_norms: Array, rate: Float64) -> float:
+def _drawn_seldom(pilot: Pilot, row_norms: Array, rate: Float64) -> float:
     """Share of all pairs that the draws do not show."""
-    tiles, sizes = search.pilot.key_tiles, search.pilot.query_blocks.sizes
+    tiles, sizes = pilot.key_tiles, pilot.query_blocks.sizes
     mean_norm = sums_by_block(row_norms, tiles.block_of, len(tiles.sizes)) / tiles.sizes
     n_pairs = np.outer(sizes, tiles.sizes)
     return float(n_pairs[rate * mean_norm < _SELDOM].sum() / n_pairs.sum())

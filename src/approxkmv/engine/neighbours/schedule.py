@@ -11,13 +11,13 @@ import numpy as np
 
 from approxkmv.engine.neighbours.expand import expand
 from approxkmv.engine.neighbours.isolated import search_isolated
-from approxkmv.engine.neighbours.missing import Missing, check_missing
+from approxkmv.engine.neighbours.missing import Missing, check_missing, missing_in_rows
 from approxkmv.engine.neighbours.search import Search, cell_depth
 from approxkmv.engine.policy import Schedule
 from approxkmv.engine.problem import Problem
 from approxkmv.engine.survey.forecast import Forecast
 from approxkmv.engine.survey.moments import moving_mean
-from approxkmv.engine.survey.survey import Survey
+from approxkmv.engine.survey.survey import Survey, searched_cost
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.loops.types import Index32
 
@@ -92,9 +92,11 @@ class NearSearch:
 def search_near_pairs(problem: Problem, survey: Survey, search: Search, trace: Trace) -> NearSearch:
     """Search while it pays; ``Refusal`` where near pairs are too hard to find."""
     limit = problem.budget.limit
+    near = NearSearch(problem, survey, search, trace, survey.best, Missing(0.0, 0.0))
+    if _without_search(near):
+        return near
     worth = worth_searching(problem, survey)
     trace.lap("plan")
-    near = NearSearch(problem, survey, search, trace, survey.best, Missing(0.0, 0.0))
     if survey.polynomial is None or not survey.polynomial.explains_near_pairs:
         _search_everywhere(near)
         near.learn()
@@ -117,6 +119,28 @@ def search_near_pairs(problem: Problem, survey: Survey, search: Search, trace: T
         predicted_share_of_pairs=near.forecast.cost / problem.n_pairs,
     )
     return near
+
+
+def _without_search(near: NearSearch) -> bool:
+    """Leave near pairs to the draws where that is cheaper, and safe as the pilot rows show."""
+    survey, problem = near.survey, near.problem
+    drawn = survey.drawn
+    if drawn is None or drawn.cost > searched_cost(problem, survey.best):
+        return False
+    found, rate = near.search.found, drawn.rates.rate
+    before = near.forecast, near.missing
+    near.forecast, near.missing = drawn, missing_in_rows(survey.pilot, found, problem, rate)
+    near.trace.lap("check")
+    if near.too_much_missing:
+        near.forecast, near.missing = before
+        return False
+    near.trace.note(
+        threshold=survey.pilot.threshold,
+        tilings=0,
+        rare_from=drawn.rare_from,
+        predicted_share_of_pairs=drawn.cost / problem.n_pairs,
+    )
+    return True
 
 
 def _search_everywhere(near: NearSearch) -> None:

@@ -112,8 +112,9 @@ def _crowded(geometry: Geometry, pilot: Pilot, basis: Float32) -> Float64:
     n_keys = len(key_tiles.order)
     step = max(1, n_keys // _PROBED_KEYS)
     keys = key_tiles.order[step // 2 :: step].copy()
-    # The first row of each block.
-    rows = pilot.rows[np.searchsorted(pilot.block_of, np.arange(pilot.n_blocks))]
+    # The first row of each block, or of the next one that has any.
+    first = np.searchsorted(pilot.block_of, np.arange(pilot.n_blocks))
+    rows = pilot.rows[np.minimum(first, len(pilot.rows) - 1)]
     of_rows = Compiled().project(geometry.queries, rows.astype(np.int32), geometry.centre, basis)
     of_keys = Compiled().project(geometry.keys, keys, geometry.centre, basis)
     # By ``project``, with the keys as directions: after a matrix product of NumPy, the threads of

@@ -32,8 +32,9 @@ from approxkmv.engine.problem import Problem
 from approxkmv.engine.refine import Draws, Sums, Verdict, refine
 from approxkmv.engine.schemes.bernoulli import draw_pairs
 from approxkmv.engine.schemes.frozen_matrix import Drawn, FrozenMatrix, Mask, clear, sparse
+from approxkmv.engine.survey.calibration import pooled
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
-from approxkmv.engine.survey.rates import balanced_rates, pooled
+from approxkmv.engine.survey.rates import balanced_rates
 from approxkmv.engine.survey.survey import make_survey, search_cost
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.kernel.matrix import KernelMatrix

@@ -144,7 +144,7 @@ def _sampled(problem: SumsProblem, trace: Trace) -> FittedSums:
     side = problem.side
     if problem.rtol == 0:
         raise Refusal("no error is allowed")
-    if not problem.cost.worth_a_survey(len(side), *side.keys.shape):
+    if not problem.cost.worth_searching(len(side), *side.keys.shape):
         raise Refusal("there are too few keys for a search to pay")
     if side.among.frame.differences:
         raise Refusal("the keys are too far apart for their cells to be told by products")

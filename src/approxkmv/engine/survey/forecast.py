@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv.engine.problem import Problem
+from approxkmv.engine.survey.calibration import Calibration
 from approxkmv.engine.survey.pilot import Pilot, row_squares
 from approxkmv.engine.survey.rates import (
     Entries,
     Rates,
     not_left_to_few,
-    pooled,
     solve_rates,
 )
+from approxkmv.engine.survey.spatial import SpatialOrder
 from approxkmv.loops.types import Float64, FoundPairs
 
 # Rare pairs may take this share of the error allowed; the pilot sees few of them, hence the factor.
@@ -39,13 +40,27 @@ class Forecast:
     rare_mass: float  # squared error of leaving them out
 
 
+def predicted_cost(problem: Problem, order: SpatialOrder) -> float:
+    """What drawing would cost if what was predicted for cells were true."""
+    blocks = order.query_blocks, order.key_tiles
+    entries = Entries(problem.row_norms, order.key_tiles)
+    moment = order.squares.astype(np.float64) + np.finfo(np.float32).tiny
+    target = problem.policy.shape.aim * problem.budget.squared_error
+    pairs = solve_rates(moment, entries, *blocks, target).pairs
+    rows_per_block = problem.n_queries / len(order.query_blocks.sizes)
+    return pairs * problem.cost.drawn_pair_in(rows_per_block, problem.n_dims)
+
+
 class Forecaster:
     """Forecasts for the columns of a problem and one mean squared error, the ``target``."""
 
-    def __init__(self, problem: Problem, pilot: Pilot, target: float) -> None:
-        self.pilot, self.target = pilot, target
+    def __init__(
+        self, problem: Problem, pilot: Pilot, target: float, calibration: Calibration
+    ) -> None:
+        self.pilot, self.target, self.calibration = pilot, target, calibration
         self.query_blocks, self.key_tiles = pilot.query_blocks, pilot.key_tiles
-        self.problem, self.drawn_pair = problem, problem.cost.drawn(problem.n_dims)
+        self.problem = problem
+        self.drawn_pair = calibration.drawn_pair(problem)
         size, x = problem.row_norms, problem.x
         self.entries = Entries(size, self.key_tiles)
         self._take(pilot.light, pilot.near_square)
@@ -56,7 +71,7 @@ class Forecaster:
     def _take(self, light: Float64, near_square: Float64) -> None:
         """Squares of the pilot's pairs, weighed with their rows."""
         pilot, weighed = self.pilot, self.problem.weighed
-        self.light = pilot.per_pair(weighed(light, pilot.rows))
+        self.light = weighed(light, pilot.rows)
         self.near_square = weighed(near_square, pilot.rows[pilot.near_row])
 
     @property
@@ -85,7 +100,7 @@ class Forecaster:
             left = self.target - _RARE_FACTOR * mass
             if left < (1 - _MOST_RARE) * self.target:
                 break
-            common = self.pilot.per_pair(self.pilot.near_sums(missed & ~rare, self.near_square))
+            common = self.pilot.near_sums(missed & ~rare, self.near_square)
             rates = self._rates(self.light + common, left)
             block = self.pilot.block_of[self.pilot.near_row[rare]]
             tile = self.key_tiles.block_of[self.pilot.near_col[rare]]
@@ -101,8 +116,8 @@ class Forecaster:
         squares = row_squares(rows, values, self.near_x[chosen], len(self.pilot.rows))
         return float(self.pilot.stands_for @ squares)
 
-    def _rates(self, second_moment: Float64, target: float) -> Rates:
-        moment = pooled(second_moment)
+    def _rates(self, sums: Float64, target: float) -> Rates:
+        moment = self.calibration(sums)
         of_blocks = self.entries, self.query_blocks, self.key_tiles
         rates = solve_rates(moment, *of_blocks, target)
         return not_left_to_few(rates, moment, *of_blocks, target)

@@ -1,4 +1,4 @@
-"""Blocks of queries and tiles of keys, both in the order of their norms.
+"""Blocks of queries and tiles of keys, and both in the order of their norms.
 
 In high dimension, once the data are centred, inner products are small next to norms, so the norm of
 a point says most about its kernel values: points of similar norm are treated alike.
@@ -24,6 +24,14 @@ class Blocks(NamedTuple):
     def sizes(self) -> Index:
         """Points in each block."""
         return np.diff(self.start)
+
+
+def blocks_of(order: Index32, start: Index) -> Blocks:
+    """Points in this order, a block beginning at every start."""
+    sizes = np.diff(start)
+    block_of = np.empty(len(order), np.int32)
+    block_of[order] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    return Blocks(order, start, block_of)
 
 
 def norm_order(
@@ -62,7 +70,4 @@ def _sorted(measure: Float64) -> Index32:
 
 def _blocks(order: Index32, size: int) -> Blocks:
     n_blocks = max(1, round(len(order) / size))
-    start = np.linspace(0, len(order), n_blocks + 1).astype(np.int64)
-    block_of = np.empty(len(order), np.int32)
-    block_of[order] = np.repeat(np.arange(n_blocks, dtype=np.int32), np.diff(start))
-    return Blocks(order, start, block_of)
+    return blocks_of(order, np.linspace(0, len(order), n_blocks + 1).astype(np.int64))

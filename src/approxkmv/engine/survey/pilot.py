@@ -28,7 +28,7 @@ class Pilot:
 
     rows: Index  # original numbers, ascending within a block
     block_of: Index  # block of each row
-    stands_for: Float64  # how many rows of its block each row stands for
+    stands_for: Float64  # how many rows each row stands for
     light: Float64  # (n_rows, n_tiles) sums of K^2 |x| over the tile's keys that are not near
     near_weight: Float64  # |x| of each near pair's key
     tile_weight: Float64  # (n_tiles,) sums of |x|
@@ -65,6 +65,15 @@ class Pilot:
         n_rows = np.bincount(self.block_of, minlength=self.n_blocks)
         weight = n_rows[:, None] * self.tile_weight
         return np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
+
+    def known(self) -> FoundPairs:
+        """The pairs known without a search: where the queries are the keys, each with itself."""
+        n = len(self.query_blocks.order)
+        if not self.symmetric:
+            return FoundPairs.none(n)
+        return FoundPairs(
+            np.arange(n + 1, dtype=np.int64), np.arange(n, dtype=np.int32), np.ones(n, np.float32)
+        )
 
     def missed(self, found: FoundPairs) -> npt.NDArray[np.bool_]:
         """Which near pairs of the rows the search has not found."""
@@ -108,6 +117,7 @@ def run_pilot(
     key_tiles: Blocks,
     *,
     rows_per_block: int,
+    strata: Blocks | None = None,
     threshold: float,
     most_near: int | None = _MOST_NEAR_PER_ROW,
     column: Array | None = None,
@@ -116,11 +126,13 @@ def run_pilot(
     """Evaluate ``rows_per_block`` random rows of every block against all keys.
 
     ``row_norms`` are the lengths of the rows of x; with ``column``, the only column of x, the
-    products of the rows and what it takes to fit a polynomial are computed, too.
+    products of the rows and what it takes to fit a polynomial are computed, too. With ``strata``
+    so many rows of each of these are drawn instead.
 
     The threshold is raised where more pairs of a row would reach it than ``most_near``.
     """
-    rows, least_threshold = _random_rows(query_blocks, rows_per_block, rng), threshold
+    strata = query_blocks if strata is None else strata
+    rows, least_threshold = _random_rows(strata, rows_per_block, rng), threshold
     if most_near is not None:
         threshold = _seldom_reached(kernel, rows, key_tiles, row_norms, threshold, most_near)
     sums = kernel.backend.pilot_rows(
@@ -132,12 +144,12 @@ def run_pilot(
     squares = np.ascontiguousarray(sums.squares.T)
     near_sums = np.zeros_like(squares)
     np.add.at(near_sums, (near_row, key_tiles.block_of[near_col]), near_square * near_weight)
-    block_of = query_blocks.block_of[rows].astype(np.int64)
-    rows_of = np.bincount(block_of, minlength=len(query_blocks.sizes))
+    stratum_of = strata.block_of[rows]
+    rows_of = np.bincount(stratum_of, minlength=len(strata.sizes))
     return Pilot(
         rows=rows.astype(np.int64),
-        block_of=block_of,
-        stands_for=(query_blocks.sizes / rows_of)[block_of],
+        block_of=query_blocks.block_of[rows].astype(np.int64),
+        stands_for=(strata.sizes / rows_of)[stratum_of],
         # Both sums are rounded: the difference may fall below zero by a rounding error.
         light=np.maximum(squares - near_sums, 0.0),
         near_weight=near_weight,

@@ -15,35 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from approxkmv.engine.survey.moments import moving_mean
 from approxkmv.engine.survey.order import Blocks
 from approxkmv.loops.types import Array, Float64, Index
 
-# Raw means over a few rows are heavy-tailed: neighbouring tiles are pooled, narrowly and widely,
-# and no tile is thought to be more than a thousand times lighter than its block.
-_NARROW, _WIDE = 3, 13
-_WIDE_SHARE = 0.2
-_FLOOR_OF_BLOCK, _FLOOR_OF_ALL = 1e-3, 1e-4
 # Keys that every block draws at least, on average: the variance is estimated from what is drawn,
 # and an estimate from fewer is not believed. 32 of 65,536 keys are 0.05 % of the pairs.
 _FEWEST_DRAWN = 32.0
 # A key whose terms in one block have more than this share of the variance aimed at is always drawn.
 _NEVER_LEFT = 0.1
 _BIN = 0.05  # of the logarithm of a rate, when rates are solved for
-
-
-def pooled(second_moment: Float64) -> Float64:
-    """Second moments per pair, pooled over neighbouring tiles, with a floor."""
-    narrow, wide = (
-        moving_mean(moving_mean(second_moment, width), width, axis=1) for width in (_NARROW, _WIDE)
-    )
-    return np.asarray(
-        (1 - _WIDE_SHARE) * narrow
-        + _WIDE_SHARE * wide
-        + _FLOOR_OF_BLOCK * second_moment.mean(axis=1, keepdims=True)
-        + _FLOOR_OF_ALL * second_moment.mean()
-        + np.finfo(np.float64).tiny
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +88,8 @@ def solve_rates(
     bins = np.rint((log_root - lowest) / _BIN).astype(np.int64).ravel()
     centres = lowest + _BIN * np.arange(int(bins.max()) + 1, dtype=np.float64)
     pairs_of = np.bincount(bins, n_pairs.ravel())
-    weight_of = np.bincount(bins, (n_pairs * second_moment * entries.rms**2).ravel())
+    weight = n_pairs * second_moment * entries.rms**2
+    weight_of = np.bincount(bins, weight.ravel())
 
     def variance(log_factor: float) -> float:
         return float(weight_of @ entries.mean_excess(centres + log_factor))
@@ -118,8 +99,8 @@ def solve_rates(
         middle = (low + high) / 2
         low, high = (middle, high) if variance(middle) > target else (low, middle)
     pairs = float(pairs_of @ entries.mean_drawn(centres + high))
-    excess = entries.mean_excess(np.minimum(log_root + high, 300.0))
-    by_block = (n_pairs * second_moment * entries.rms**2 * excess).sum(axis=1)
+    excess = entries.mean_excess(np.minimum(centres + high, 300.0))[bins]
+    by_block = (weight * excess.reshape(weight.shape)).sum(axis=1)
     # Without the bins, which matter little: all together it is what was solved for.
     by_block *= variance(high) / max(float(by_block.sum()), np.finfo(float).tiny)
     return Rates(math.exp(min(high, 300.0)) * root, pairs, by_block)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from approxkmv.engine.problem import Problem
+from approxkmv.engine.survey.calibration import Calibrated, Pooled
 from approxkmv.engine.survey.control_variate import Polynomial, fit_polynomial, worth_fitting
-from approxkmv.engine.survey.forecast import Forecast, Forecaster
-from approxkmv.engine.survey.order import Blocks, norm_order
+from approxkmv.engine.survey.forecast import Forecast, Forecaster, predicted_cost
+from approxkmv.engine.survey.order import Blocks, blocks_of, norm_order
 from approxkmv.engine.survey.pilot import Pilot, run_pilot
+from approxkmv.engine.survey.spatial import SpatialOrder, spatial_order
 from approxkmv.engine.trace import Refusal, Trace
 
 
@@ -25,6 +27,7 @@ class Survey:
     forecaster: Forecaster
     best: Forecast  # as if every near pair were known
     polynomial: Polynomial | None  # a control variate, taken out before keys are drawn
+    drawn: Forecast | None = None  # with no pairs known, where blocks and tiles are cells
 
 
 def orders(problem: Problem) -> tuple[Blocks, Blocks]:
@@ -38,51 +41,120 @@ def orders(problem: Problem) -> tuple[Blocks, Blocks]:
 def make_survey(problem: Problem, trace: Trace, *, one_shot: bool = True) -> Survey:
     """Compute a few rows and forecast the draws; ``Refusal`` where there is nothing to compute.
 
-    ``one_shot`` says that the matrix is wanted for one product: with one column a polynomial is
-    taken out where that pays.
+    ``one_shot`` says that the matrix is wanted for one product: points may then be in the order of
+    cells, and with one column a polynomial is taken out where that pays. What draws cost in cells
+    is predicted before any row is computed: the order by norms, which needs a search for near
+    pairs, is not tried where that alone would cost more.
     """
     if problem.budget.squared_error == 0:
         raise Refusal("the product is exactly zero")
+    order, guess = None, math.inf
+    if one_shot:
+        order = spatial_order(problem)
+        trace.lap("order")
+    if order is not None:
+        guess = predicted_cost(problem, order)
+        trace.note(predicted_cost_in_cells=guess / problem.n_pairs)
+        trace.lap("plan")
+        if guess <= problem.policy.choice.surely_in_cells * search_cost(problem):
+            return _survey_of_cells(problem, order, trace)
+    if not problem.may_search:
+        raise Refusal("the product is too small for sampling to pay")
+    by_norm = _survey_by_norm(problem, trace, one_shot=one_shot)
+    if order is None or guess >= problem.policy.choice.too_many * problem.n_pairs:
+        return by_norm
+    in_cells = _survey_of_cells(problem, order, trace)
+    if drawing_cost(problem, by_norm) <= drawing_cost(problem, in_cells):
+        _note(by_norm, problem, trace)
+        return by_norm
+    return in_cells
+
+
+def _survey_by_norm(problem: Problem, trace: Trace, *, one_shot: bool) -> Survey:
     blocks, tiles = orders(problem)
     trace.lap("order")
-    pilot = _pilot(problem, blocks, tiles, one_shot and problem.x.shape[1] == 1)
-    trace.pairs += len(pilot.rows) * problem.n_keys
-    trace.lap("pilot")
-    trace.note(blocks=len(blocks.sizes), tiles=len(tiles.sizes), pilot_rows=len(pilot.rows))
-    forecaster = Forecaster(problem, pilot, problem.policy.shape.aim * problem.budget.squared_error)
+    shape, n_blocks = problem.policy.shape, len(blocks.sizes)
+    per_block = shape.pilot_rows - (n_blocks >= shape.most_blocks)
+    with_products = one_shot and problem.x.shape[1] == 1
+    pilot = _pilot(problem, (blocks, tiles, blocks), per_block, with_products, trace)
+    forecaster = Forecaster(problem, pilot, _target(problem), Pooled(pilot))
     survey = Survey(blocks, tiles, pilot, forecaster, forecaster.all_known(), None)
+    _note(survey, problem, trace)
     survey = _with_polynomial(problem, survey, trace)
     trace.note(share_if_all_near_pairs_were_known=survey.best.rates.pairs / problem.n_pairs)
     trace.lap("plan")
-    problem.budget.limit.learn(2 * len(pilot.rows) * problem.n_keys, trace.seconds["pilot"])
     return survey
 
 
-def _pilot(problem: Problem, blocks: Blocks, tiles: Blocks, with_products: bool) -> Pilot:
-    shape = problem.policy.shape
-    n_blocks = len(blocks.sizes)
-    cost = problem.cost.pilot_pair * shape.pilot_rows * n_blocks * problem.n_keys
-    problem.budget.limit.needs(cost)
-    return run_pilot(
+def _survey_of_cells(problem: Problem, order: SpatialOrder, trace: Trace) -> Survey:
+    blocks, tiles, squares = order
+    # So many that a pair unlike all others, in one more row, would take a small part of the error.
+    n_rows = 1 / (problem.policy.cells.unseen * problem.eps**2)
+    most = search_cost(problem) / (problem.cost.pilot_pair * problem.n_keys)
+    n_rows = min(math.ceil(min(n_rows, max(most, len(blocks.sizes)))), problem.n_queries)
+    parts = np.linspace(0, problem.n_queries, n_rows + 1).astype(np.int64)
+    strata = blocks_of(blocks.order, parts)
+    pilot = _pilot(problem, (blocks, tiles, strata), 1, False, trace)
+    forecaster = Forecaster(problem, pilot, _target(problem), Calibrated(pilot, squares))
+    best = drawn = forecaster(pilot.known())
+    if drawn.cost > search_cost(problem):  # otherwise nothing is searched
+        best = forecaster.all_known()
+    survey = Survey(blocks, tiles, pilot, forecaster, best, None, drawn)
+    _note(survey, problem, trace)
+    trace.lap("plan")
+    return survey
+
+
+def _target(problem: Problem) -> float:
+    return problem.policy.shape.aim * problem.budget.squared_error
+
+
+def _pilot(
+    problem: Problem,
+    order: tuple[Blocks, Blocks, Blocks],
+    rows_of_each: int,
+    with_products: bool,
+    trace: Trace,
+) -> Pilot:
+    """Some rows of each stratum, the last of the ``order`` of blocks, tiles and strata."""
+    blocks, tiles, strata = order
+    shape, limit = problem.policy.shape, problem.budget.limit
+    limit.needs(problem.cost.pilot_pair * rows_of_each * len(strata.sizes) * problem.n_keys)
+    before = trace.seconds.get("pilot", 0.0)
+    pilot = run_pilot(
         problem.kernel,
         problem.row_norms,
         blocks,
         tiles,
-        rows_per_block=shape.pilot_rows - (n_blocks >= shape.most_blocks),
+        rows_per_block=rows_of_each,
+        strata=strata,
         threshold=min(0.5, shape.near * problem.eps / math.sqrt(problem.n_keys)),
         column=np.ascontiguousarray(problem.x[:, 0]) if with_products else None,
         rng=problem.rng,
+    )
+    n_pairs = len(pilot.rows) * problem.n_keys
+    trace.pairs += n_pairs
+    trace.lap("pilot")
+    limit.learn(2 * n_pairs, trace.seconds["pilot"] - before)
+    return pilot
+
+
+def _note(survey: Survey, problem: Problem, trace: Trace) -> None:
+    """What was found out."""
+    trace.note(
+        order="norms" if survey.drawn is None else "cells",
+        blocks=len(survey.query_blocks.sizes),
+        tiles=len(survey.key_tiles.sizes),
+        pilot_rows=len(survey.pilot.rows),
+        predicted_cost_of_exact=1.0,  # in exact products
+        predicted_cost_of_drawing_keys=drawing_cost(problem, survey) / problem.n_pairs,
+        share_if_all_near_pairs_were_known=survey.best.rates.pairs / problem.n_pairs,
     )
 
 
 def _with_polynomial(problem: Problem, survey: Survey, trace: Trace) -> Survey:
     """The survey with a polynomial taken out, if that is cheaper."""
     pilot, geometry = survey.pilot, problem.kernel.geometry
-    without = drawing_cost(problem, survey.best)
-    # In exact products; what is not listed is not possible with these points.
-    trace.note(
-        predicted_cost_of_exact=1.0, predicted_cost_of_drawing_keys=without / problem.n_pairs
-    )
     # Its powers take twenty megabytes that nobody needs any more.
     survey = replace(survey, pilot=replace(pilot, powers=None))
     if pilot.powers is None or not worth_fitting(geometry):
@@ -93,15 +165,27 @@ def _with_polynomial(problem: Problem, survey: Survey, trace: Trace) -> Survey:
     extra = problem.cost.polynomial_cost(problem.n_queries, problem.n_keys, problem.n_dims)
     trace.note(
         squares_left_by_polynomial=part.left,
-        predicted_cost_with_polynomial=(drawing_cost(problem, rest) + extra) / problem.n_pairs,
+        predicted_cost_with_polynomial=(searched_cost(problem, rest) + extra) / problem.n_pairs,
     )
     if rest.cost + extra >= survey.best.cost:
         return survey
     return replace(survey, forecaster=of_rest, best=rest, polynomial=part)
 
 
-def drawing_cost(problem: Problem, best: Forecast) -> float:
+def drawing_cost(problem: Problem, survey: Survey) -> float:
     """What finding near pairs and drawing keys costs, before anything was searched."""
+    searched = searched_cost(problem, survey.best)
+    return searched if survey.drawn is None else min(searched, survey.drawn.cost)
+
+
+def draws_cost(problem: Problem, survey: Survey) -> float:
+    """The same without the search."""
+    draws = problem.cost.draws_after_search * survey.best.cost
+    return draws if survey.drawn is None else min(draws, survey.drawn.cost)
+
+
+def searched_cost(problem: Problem, best: Forecast) -> float:
+    """What finding near pairs and drawing keys usually costs."""
     return problem.cost.draws_after_search * best.cost + search_cost(problem)
 
 
