@@ -125,7 +125,7 @@ class PivotedCholesky:
         core = (core + core.T) / 2
         core[np.diag_indices(len(core))] += self._jitter * (1 + np.trace(core))
         try:
-            root = np.linalg.cholesky(core)
+            root = np.asarray(np.linalg.cholesky(core), np.float64)
         except np.linalg.LinAlgError:  # an operator with errors; what was picked so far serves
             self._idle = _MOST_IDLE
             return
