@@ -25,7 +25,7 @@ from approxkmv.cli.compare import error_from_rows, folded, numpy_blocked
 from approxkmv.datasets import clusters
 from benchmarks import harness
 
-RECORD = Path("benchmarks/results/reference_growth.json")
+RECORD = Path("benchmarks/results/reference_growth.jsonl")
 PICTURE = Path("docs/_static/growth.svg")
 BANDWIDTH, D, EPS, ROWS = 2.1, 64, 0.1, 2048
 MOST_QUERIES = {"exact": 65_536, "NumPy": 8_192}
@@ -46,7 +46,7 @@ def main() -> int:
             "eps": EPS,
             "sizes": [_measured(n) for n in sizes],
         }
-        RECORD.write_text(json.dumps(found, indent=1) + "\n")
+        RECORD.write_text(json.dumps(found) + "\n")
     _draw(json.loads(RECORD.read_text()))
     return 0
 

@@ -346,7 +346,7 @@ class Compiled:
     ) -> SampledSums:
         """Unbiased product from drawn keys, with found pairs counted exactly.
 
-        Of one column a smooth part may be taken out first: draws then estimate what is left. With
+        Of one column a polynomial may be taken out first: draws then estimate what is left. With
         ``blocks`` only these are drawn for; with ``into`` the sums of other blocks stay what they
         are there, otherwise they are 0.
         """

@@ -522,7 +522,7 @@ def _exponents(geometry: Geometry) -> Float64:
 
 
 def _smooth_terms(geometry: Geometry) -> tuple[Float64, Float64]:
-    """Scales and scores (n_queries, n_keys) of the smooth part; no score where the scale is 0."""
+    """Scales and scores (n_queries, n_keys) of the polynomial; no score where the scale is 0."""
     shift = geometry.query_shift[:, None] + geometry.key_shift
     scores = _exponents(geometry) + np.where(np.isfinite(shift), shift, 0.0)
     return np.exp(-shift), np.where(np.isfinite(scores), scores, 0.0)
