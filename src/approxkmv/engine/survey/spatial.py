@@ -32,6 +32,7 @@ _LEAST_VARIANCE = 0.01
 _SAMPLE = 1024  # keys whose covariance tells the axes
 _SUBSPACE_STEPS = 6
 _ROUND_AXES = 16  # `project` takes a multiple of so many
+_FAREST = 1e15  # bandwidths from the centre: squares of such distances are finite in float32
 # What is left of the variance of a normal distribution that is cut at its median: 1 - 2 / pi.
 _LEFT_BY_CUT = 0.36
 
@@ -95,6 +96,8 @@ def spatial_order(problem: Problem) -> SpatialOrder | None:
     if problem.n_dims > policy.most_dims:
         return None
     axes = _axes(kernel.keys, kernel.bandwidth, policy.most_axes)
+    if axes is None:
+        return None
     depth = max(0, round(math.log2(max(1, n_keys) / policy.points_per_cell)))
     most_left = policy.most_left if problem.may_search else policy.most_left_if_small
     if not axes.left(depth) <= most_left:
@@ -111,6 +114,8 @@ def spatial_order(problem: Problem) -> SpatialOrder | None:
     places = everyone(kernel.keys)
     same = kernel.queries is kernel.keys
     query_places = places if same else everyone(kernel.queries)
+    if not all(np.abs(some).max(initial=0.0) <= _FAREST for some in (places, query_places)):
+        return None
     tiling = backend.principal_tiling(places, query_places, depth)
     keys = _side(places, tiling.key_order, tiling.key_start, policy)
     queries = keys
@@ -124,11 +129,13 @@ def spatial_order(problem: Problem) -> SpatialOrder | None:
     return SpatialOrder(blocks, blocks if same else tiles, squares)
 
 
-def _axes(keys: Array, bandwidth: float, most: int) -> Axes:
-    """Principal axes of some of the keys."""
+def _axes(keys: Array, bandwidth: float, most: int) -> Axes | None:
+    """Principal axes of some of the keys; None where these are too far apart to have any."""
     some = keys[:: math.ceil(len(keys) / _SAMPLE)].astype(np.float64) / bandwidth
     centre = some.mean(axis=0)
     some -= centre
+    if not np.abs(some).max(initial=0.0) <= _FAREST:
+        return None
     covariance = np.einsum("ij,ik->jk", some, some) / len(some)
     variances, basis = _largest_eigenpairs(covariance, most)
     n_axes = max(1, int((variances > _LEAST_VARIANCE).sum()))
