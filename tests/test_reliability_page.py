@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sanitizers.__main__ import files_of_loops
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -37,3 +39,10 @@ def test_every_point_has_a_test_or_a_reason() -> None:
 def test_test_exists(path: str) -> None:
     file, name = path.split("::")
     assert name in names(file)
+
+
+def test_sanitizers_run_files_that_exist() -> None:
+    """A file that was moved must not end a run of an hour."""
+    names = files_of_loops()
+    assert len(names) == len(set(names)) > 12
+    assert all((ROOT / "tests" / name).is_file() for name in names)

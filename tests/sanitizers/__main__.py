@@ -22,20 +22,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = (  # the longest first: two run at a time
+LONGEST = (  # begun first: two run at a time
     "loops/test_tile.py",
     "loops/test_sampled_product.py",
     "loops/test_reduced_product.py",
     "test_threads.py",
     "loops/test_attention_draws.py",
-    "loops/test_softmax_loops.py",
-    "loops/test_cell_loops.py",
-    "test_interrupts.py",
-    "loops/test_exp.py",
-    "loops/test_philox.py",
-    "engine/test_sample.py",
-    "engine/neighbours/test_search.py",
 )
+OTHERS = ("test_interrupts.py", "engine/neighbours/test_search.py", "engine/test_draws.py")
 
 # What cannot work under a sanitizer at all, and why.
 NOT_RUN = {
@@ -88,6 +82,13 @@ def pytest_configure():
     assert Path(_core.__file__).parent == Path(__file__).parent / "approxkmv", _core.__file__
     assert hasattr(_core, "planted_race")
 """
+
+
+def files_of_loops() -> list[str]:
+    """All files with tests of compiled loops, the longest first."""
+    tests = ROOT / "tests"
+    found = sorted(str(path.relative_to(tests)) for path in tests.glob("loops/test_*.py"))
+    return list(dict.fromkeys([*LONGEST, *found, *OTHERS]))
 
 
 def build(tool: Tool, folder: Path) -> Path:
@@ -200,7 +201,7 @@ def main() -> int:
     left_out = NOT_RUN[arguments.sanitizer]
     for name, why in left_out.items():
         print(f"not run: {name}: {why}", flush=True)
-    names = arguments.files or list(TESTS)
+    names = arguments.files or files_of_loops()
     if arguments.sanitizer == "address" and not arguments.files:
         # Tests of the loops run every instruction set themselves; the package as a whole, here.
         ask = "from approxkmv.loops import compiled; print(*compiled.available_isas())"
