@@ -44,7 +44,8 @@ def vector_case(args: argparse.Namespace, n: int, dtype: str, targets: dict[str,
 
     options: dict[str, Any] = {"method": "exact", "n_threads": args.threads}
     contestants = {OURS: lambda: matvec(queries, keys, x, bandwidth=bandwidth, **options)}
-    contestants |= rivals.products(queries, keys, x, bandwidth)
+    others = rivals.products(queries, keys, x, bandwidth)
+    contestants |= {name: run for name, run in others.items() if name not in args.without}
     report = Report("one vector", {"n": n, "d": 64, "type": dtype, "bandwidth": f"{bandwidth:.3f}"})
     harness.race(report, contestants, args.repetitions, error)
     trivial = compare.trivial_answers(queries, keys, x, bandwidth, rows, exact)
@@ -191,6 +192,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="for every contestant")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of all sizes; 1 to be judged")
+    parser.add_argument("--without", nargs="+", default=[], metavar="RIVAL")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/exact.jsonl")
     args = parser.parse_args(argv)

@@ -61,6 +61,8 @@ def _class_signature(app, what, name, obj, options, signature, returns):
     """Arguments of ``__init__``: autodoc reads SciPy's ``__new__(*args, **kwargs)`` instead."""
     if what != "class" or signature != "(*args, **kwargs)":
         return None
+    if getattr(obj, "_is_protocol", False):
+        return "", None  # never made
     found = inspect.signature(obj)
     bare = [
         parameter.replace(annotation=inspect.Parameter.empty)
