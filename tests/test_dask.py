@@ -60,6 +60,7 @@ def lazy(problem: tuple[Any, Any, Any, float], **options: Any) -> Any:
         x,
         bandwidth=bandwidth,
         rng=5,
+        merge_chunks=False,
         **options,
     )
 
@@ -232,11 +233,53 @@ def test_keys_are_prepared_once(small: tuple[Any, Any, Any]) -> None:
     """One task for each chunk of keys, whatever the number of chunks of queries."""
     queries, keys, x = small
     q = da.from_array(queries, chunks=(5, -1))
-    y = akda.matvec(q, da.from_array(keys, chunks=(25, -1)), x, bandwidth=1.0)
+    y = akda.matvec(q, da.from_array(keys, chunks=(25, -1)), x, bandwidth=1.0, eps=0)
     names = [dask.base.key_split(key) for key in dict(y.dask)]
     assert names.count("key_side") == 2
     assert names.count("kernel_block") == 28
     assert names.count("kernel_product") == 14
+
+
+def test_chunks_are_merged_where_an_error_is_allowed(small: tuple[Any, Any, Any]) -> None:
+    """Fewer blocks, the chunks of the queries in the answer, and one report of each block."""
+    queries, keys, x = small
+    q, k = da.from_array(queries, chunks=(5, -1)), da.from_array(keys, chunks=(25, -1))
+    expected = akmv.matvec(queries, keys, x, bandwidth=1.0)
+    for eps, merge, shape in ((0.1, True, (2, 1)), (0.1, False, (14, 2)), (0, True, (14, 2))):
+        y, infos = akda.matvec(
+            q, k, x, bandwidth=1.0, eps=eps, merge_chunks=merge, return_info=True
+        )
+        assert infos.shape == shape
+        assert y.chunks == q.chunks[:1]
+        found, records = dask.compute(y, infos, scheduler="synchronous")
+        np.testing.assert_allclose(found, expected, atol=1e-13)
+        assert [record.n_queries for record in records[:, 0]] == [70 // shape[0]] * shape[0]
+
+
+def test_keys_are_not_read_again_when_a_block_is_tried_again(
+    small: tuple[Any, Any, Any], tmp_path: Path
+) -> None:
+    """A chunk of queries fails at first; what is known of the keys is there when it runs again."""
+    queries, keys, x = small
+
+    def reading() -> Any:
+        with open(tmp_path / "read", "a") as file:
+            file.write("once ")
+        return keys
+
+    def failing(chunk: Any) -> Any:
+        if not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise OSError("the file is not there yet")
+        return chunk
+
+    q = da.from_array(queries, chunks=(10, -1)).map_blocks(failing, dtype=float, meta=queries[:0])
+    y = akda.matvec(q, dask.delayed(reading)(), x, bandwidth=1.0)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as own:
+        found = own.compute(y, retries=3).result(timeout=60)
+    np.testing.assert_allclose(found, akmv.matvec(queries, keys, x, bandwidth=1.0), atol=1e-13)
+    assert (tmp_path / "failed").exists()
+    assert (tmp_path / "read").read_text() == "once "
 
 
 def test_files_travel_as_paths(small: tuple[Any, Any, Any], tmp_path: Path) -> None:
@@ -291,7 +334,7 @@ def test_bad_entries_are_named_with_their_chunk(small: tuple[Any, Any, Any], whe
     arrays[where].reshape(len(arrays[where]), -1)[45, 0] = np.nan
     q = da.from_array(arrays["queries"], chunks=(40, -1))
     k = da.from_array(arrays["keys"], chunks=(40, -1))
-    y = akda.matvec(q, k, arrays["x"], bandwidth=1.0)
+    y = akda.matvec(q, k, arrays["x"], bandwidth=1.0, eps=0)
     with pytest.raises(ValueError, match=rf"chunk 1: {where} must be finite, but {where}\[5"):
         y.compute(scheduler="synchronous")
     through = akda.matvec(q, k, arrays["x"], bandwidth=1.0, check_finite=False)
@@ -331,3 +374,35 @@ def test_generators_are_those_of_the_counter() -> None:
     draws = [request.generator(*place).bytes(16) for place in places]
     assert len(set(draws)) == 9
     assert draws == [request.generator(*place).bytes(16) for place in places]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keys", "expected"),
+    [
+        ((10,) * 8, 80, (40, 40)),  # half as many queries as keys
+        ((10,) * 8, 1000, (80,)),
+        ((10,) * 8, 20, (10,) * 8),  # as they are
+        ((70, 5, 5), 100, (80,)),
+        ((5, 0, 70, 5), 0, (5, 0, 70, 5)),
+        ((), 10, ()),
+    ],
+)
+def test_merged_queries(sizes: tuple[int, ...], keys: int, expected: tuple[int, ...]) -> None:
+    """Neighbours are put together evenly."""
+    from approxkmv.blocks.cut import merged_queries
+
+    assert merged_queries(sizes, 256, keys) == expected
+
+
+def test_merged_chunks_are_bounded() -> None:
+    """Never more than 256 MB, unless a chunk was larger before; every row stays in its place."""
+    from approxkmv.blocks.cut import merged_keys, merged_queries
+
+    for rng in map(np.random.default_rng, range(50)):
+        sizes = tuple(rng.integers(0, 1000, rng.integers(1, 40)).tolist())
+        row_bytes = int(rng.integers(2**17, 2**22))
+        for merged in (merged_keys(sizes, row_bytes), merged_queries(sizes, row_bytes, 10**6)):
+            ends, before = np.cumsum(merged), np.cumsum(sizes)
+            assert set(ends) <= set(before)
+            assert ends[-1] == before[-1]
+            assert max(merged) <= 2 * max(2**28 / row_bytes, max(sizes))

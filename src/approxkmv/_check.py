@@ -42,12 +42,17 @@ def plain(value: Any, name: str) -> Any:
 
 def _refuse_lazy(value: Any, name: str) -> None:
     """NumPy would compute and load a Dask collection, however large, without a word."""
-    lazy = sys.modules.get("dask.base")
-    if lazy is not None and lazy.is_dask_collection(value):
+    if is_lazy(value):
         raise TypeError(
             f"{name} is a Dask collection, which is never loaded here: approxkmv.dask has the "
             f"functions for Dask arrays; {name}.compute() loads it."
         )
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether this is a Dask collection."""
+    lazy = sys.modules.get("dask.base")
+    return lazy is not None and bool(lazy.is_dask_collection(value))
 
 
 def _refuse_sparse(value: Any, name: str) -> None:

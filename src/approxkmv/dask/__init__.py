@@ -16,6 +16,8 @@ except ImportError as missing:
 
 from approxkmv.blocks.combine import combine_infos as combine_infos
 from approxkmv.blocks.product import BlockInfo as BlockInfo
+from approxkmv.dask.attention import attention as attention
+from approxkmv.dask.density import score_samples as score_samples
 from approxkmv.dask.inputs import from_npy as from_npy
 from approxkmv.dask.products import log_row_sums as log_row_sums
 from approxkmv.dask.products import matvec as matvec

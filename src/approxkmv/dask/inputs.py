@@ -14,6 +14,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from approxkmv import _check
+from approxkmv.blocks.cut import merged_keys, merged_queries
 from approxkmv.blocks.keyside import key_side
 from approxkmv.blocks.rows import FileRows, as_rows
 
@@ -101,7 +102,7 @@ def query_array(value: Any, name: str = "queries") -> da.Array:
             f"{name} must have two dimensions, one point per row, got shape {value.shape}."
         )
     check_type(value.dtype, name)
-    _known(value, name)
+    is_known(value, name)
     if len(value.chunks[1]) > 1:
         raise ValueError(
             f"{name} must have its columns in one chunk, got chunks {value.chunks[1]}: "
@@ -116,12 +117,24 @@ def check_type(dtype: np.dtype[Any], name: str) -> None:
         raise TypeError(f"{name} must hold real numbers, got dtype {dtype}.")
 
 
-def key_chunks(keys: Any, queries: da.Array) -> Chunks:
-    """The keys in chunks of their own; None means the queries."""
+def fewer_queries(queries: da.Array, keys: Chunks) -> da.Array:
+    """Queries in chunks worth going through the keys for; as they are where that is not known."""
+    if keys.sizes is None or not queries.shape[1]:
+        return queries
+    row_bytes = queries.dtype.itemsize * queries.shape[1]
+    sizes = merged_queries(queries.chunks[0], row_bytes, max(keys.sizes, default=0))
+    return queries if sizes == queries.chunks[0] else queries.rechunk({0: sizes})
+
+
+def key_chunks(keys: Any, queries: da.Array, *, merge: bool = False) -> Chunks:
+    """The keys in chunks of their own, or of some of these; None means the queries."""
     if keys is None:
         keys = queries
     if isinstance(keys, da.Array):
         array = query_array(keys, "keys")
+        if merge and array.shape[1]:
+            sizes = merged_keys(array.chunks[0], array.dtype.itemsize * array.shape[1])
+            array = array if sizes == array.chunks[0] else array.rechunk({0: sizes})
         found = _of_array(array)
     elif isinstance(keys, Delayed):
         return Chunks((keys.key,), None, None, (), (keys,))
@@ -143,10 +156,10 @@ def vector_chunks(x: Any, keys: Chunks, name: str = "x") -> Chunks:
             raise ValueError(f"{name} must not be delayed where keys have several chunks.")
         return Chunks((x.key,), None, None, (), (x,))
     if isinstance(x, da.Array):
-        _known(x, name)
+        is_known(x, name)
         n, row, dtype = x.shape[0] if x.ndim else 0, x.shape[1:], x.dtype
     else:
-        _refuse_collection(x, name)
+        refuse_collection(x, name)
         x = as_rows(x, name)
         n, row, dtype = len(x) if x.ndim else 0, tuple(x.shape[1:]), x.dtype
     check_type(dtype, name)
@@ -205,7 +218,7 @@ def _of_array(array: da.Array) -> Chunks:
 
 def _in_memory_or_file(value: Any, name: str) -> Chunks:
     """One chunk for an array, several for a file that is larger than a task should map."""
-    _refuse_collection(value, name)
+    refuse_collection(value, name)
     rows = as_rows(value, name)
     check_type(rows.dtype, name)
     row = tuple(rows.shape[1:])
@@ -218,7 +231,7 @@ def _in_memory_or_file(value: Any, name: str) -> Chunks:
     return Chunks((source,), (len(rows),), rows.dtype, row, (Delayed(source, graph),))
 
 
-def _refuse_collection(value: Any, name: str) -> None:
+def refuse_collection(value: Any, name: str) -> None:
     """Chunked objects of other packages would be loaded by NumPy without a word."""
     if is_dask_collection(value):
         raise TypeError(
@@ -235,7 +248,8 @@ def _cut(rows: FileRows, at_once: int) -> tuple[tuple[int, ...], list[FileRows]]
     return tuple(len(piece) for piece in pieces), pieces
 
 
-def _known(array: da.Array, name: str) -> None:
+def is_known(array: da.Array, name: str) -> None:
+    """Reject chunks of unknown sizes."""
     if any(math.isnan(size) for sizes in array.chunks for size in sizes):
         raise ValueError(
             f"{name} must have chunks of known sizes, by which the error allowed is shared: "

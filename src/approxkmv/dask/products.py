@@ -10,6 +10,7 @@ import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
+from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv.blocks.product import (
     Block,
@@ -24,6 +25,7 @@ from approxkmv.blocks.product import (
 from approxkmv.dask.inputs import (
     Chunks,
     computing_type,
+    fewer_queries,
     key_chunks,
     key_sides,
     objects,
@@ -49,6 +51,7 @@ def matvec(
     rng: Rng = ...,
     n_threads: int | None = ...,
     check_finite: bool = ...,
+    merge_chunks: bool = ...,
     return_info: Literal[False] = ...,
 ) -> da.Array: ...
 @overload
@@ -64,6 +67,7 @@ def matvec(
     rng: Rng = ...,
     n_threads: int | None = ...,
     check_finite: bool = ...,
+    merge_chunks: bool = ...,
     return_info: Literal[True],
 ) -> tuple[da.Array, da.Array]: ...
 def matvec(
@@ -78,6 +82,7 @@ def matvec(
     rng: Rng = None,
     n_threads: int | None = None,
     check_finite: bool = True,
+    merge_chunks: bool = True,
     return_info: bool = False,
 ) -> da.Array | tuple[da.Array, da.Array]:
     r"""Product of a Gaussian kernel matrix with a vector or columns, as a lazy Dask array.
@@ -102,6 +107,11 @@ def matvec(
     n_threads : int or None
         Threads of a task. None: one wherever tasks run side by side, all cores with the
         synchronous scheduler.
+    merge_chunks : bool
+        Compute neighbouring chunks in one task, up to 256 MB of points, where an error is allowed:
+        a task that samples goes through all its keys to find near pairs, so few queries at
+        once are dear. False: one task for each chunk of queries and of keys; for kernels so dense
+        that every pair is computed that makes more tasks of the same work.
     return_info : bool
         Return ``(y, infos)``; both are lazy and share their tasks.
 
@@ -110,7 +120,8 @@ def matvec(
     y : dask.array.Array, shape (n_queries,) or (n_queries, n_columns)
         With the chunks of the queries.
     infos : dask.array.Array of BlockInfo, shape (query chunks, key chunks)
-        Only with ``return_info``; :func:`combine_infos` is their sum.
+        Only with ``return_info``; of chunks that were merged there is one.
+        :func:`combine_infos` is their sum.
 
     Notes
     -----
@@ -133,8 +144,11 @@ def matvec(
     >>> combine_infos(records).pairs
     180000
     """
-    q = query_array(queries)
-    k = key_chunks(keys, q)
+    given = query_array(queries)
+    merge = _check.truth(merge_chunks, "merge_chunks") and method != "exact"
+    merge = merge and _check.tolerance(eps) > 0
+    k = key_chunks(keys, given, merge=merge)
+    q = fewer_queries(given, k) if merge else given
     v = vector_chunks(x, k)
     request = checked_request(
         bandwidth=bandwidth,
@@ -150,6 +164,8 @@ def matvec(
     blocks = _blocks(kernel_block, q, k, v, request)
     dtype = computing_type(q.dtype, k.dtype, v.dtype)
     y = _added(blocks, q, kernel_sum, v.row, dtype, "kernel_product")
+    if q is not given:
+        y = y.rechunk({0: given.chunks[0]})
     return (y, _infos(blocks)) if return_info else y
 
 

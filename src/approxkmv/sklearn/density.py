@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import numbers
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -198,16 +199,37 @@ class KernelDensity(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array_like, shape (n_queries, n_features)
-            Where to evaluate; computed in the type of the fitted samples.
+        X : array_like or dask.array.Array, shape (n_queries, n_features)
+            Where to evaluate; computed in the type of the fitted samples. For a Dask array the
+            answer is one too: lazy, with its chunks of rows, from
+            :func:`approxkmv.dask.score_samples`.
         """
         check_is_fitted(self)
+        if _check.is_lazy(X):
+            from approxkmv.dask import score_samples
+
+            lazy: Any = score_samples(self, cast(Any, X))
+            return cast(Float64, lazy)
         given = _check.plain(X, "X")
         queries = validate_data(self, given, dtype=self._sums.keys.dtype, order="C", reset=False)
         logs = np.asarray(self._sums.log_row_sums(self._in_units(queries)) - self._log_volume)
         if self._bounds is not None:
             logs[~inside(queries, self._bounds)] = -np.inf
         return logs
+
+    def with_threads(self, n_threads: int | None) -> KernelDensity:
+        """The same fitted density, whose answers are computed by this many threads.
+
+        Parameters
+        ----------
+        n_threads : int or None
+            None: all cores, or the limit set through threadpoolctl.
+        """
+        check_is_fitted(self)
+        other = copy.copy(self)
+        other.n_threads = _check.threads(n_threads)
+        other._sums = self._sums.on(Compiled(other.n_threads))
+        return other
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
         """Total log-density of X.

@@ -37,6 +37,7 @@ from approxkmv.engine.survey.shared_draw import (
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import Plan
 from approxkmv.kernel.matrix import KernelMatrix
+from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, FoundPairs, Index, Index32
 
 TOO_DENSE = "too many keys share in a sum for a search and a draw to pay"
@@ -69,6 +70,10 @@ class FittedSums:
     def keys(self) -> Array:
         """The keys."""
         return self.side.keys
+
+    def on(self, backend: Compiled) -> FittedSums:
+        """The same sums, computed by other threads."""
+        return replace(self, side=self.side.on(backend))
 
     def log_row_sums(self, queries: Array) -> Float64:
         """Logarithms of sum_j w_j K_ij for each query."""

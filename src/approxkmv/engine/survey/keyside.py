@@ -33,6 +33,10 @@ class KeySide:
         """The bandwidth."""
         return self.among.bandwidth
 
+    def on(self, backend: Compiled) -> KeySide:
+        """The same keys, for loops that run elsewhere."""
+        return replace(self, among=replace(self.among, backend=backend))
+
     def __len__(self) -> int:
         return len(self.keys)
 
