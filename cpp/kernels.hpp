@@ -93,6 +93,8 @@ extern const Kernels baseline_kernels;
 extern const Kernels avx2_kernels;
 extern const Kernels avx512_kernels;
 extern const Kernels wide_kernels;
+#elif AKMV_ARM
+extern const Kernels neon_kernels;
 #endif
 
 }  // namespace akmv

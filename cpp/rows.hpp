@@ -100,6 +100,12 @@ static inline std::uint32_t lanes_above(typename Simd<T>::V a, typename Simd<T>:
       return std::uint32_t(__builtin_ia32_movmskpd256(reinterpret_cast<Lanes>(mask)));
   }
 #endif
+#if defined(AKMV_NEON)
+  if constexpr (sizeof(T) == 4)
+    return vaddvq_u32(uint32x4_t(mask) & uint32x4_t{1, 2, 4, 8});
+  else
+    return std::uint32_t(vaddvq_u64(uint64x2_t(mask) & uint64x2_t{1, 2}));
+#endif
   std::uint32_t bits = 0;
   for (int i = 0; i < Simd<T>::kWidth; ++i) bits |= std::uint32_t(mask[i] & 1) << i;
   return bits;

@@ -7,6 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#if defined(AKMV_NEON)
+#include <arm_neon.h>
+#endif
 #if defined(__SSE2__)
 #include <immintrin.h>
 #if defined(__AVX512F__)
@@ -28,11 +31,21 @@ constexpr int kRows =
 #elif defined(__AVX2__)
 constexpr int kVectorBytes = 32;
 constexpr int kRows = 6;  // 6 x 2 accumulators + 2 keys + 1 broadcast = 15 of 16 registers
+#elif defined(AKMV_NEON)
+constexpr int kVectorBytes = 16;
+// 8 x 2 accumulators, enough for four pipes of latency 4, + 2 keys + 2 of queries. With 12 rows, or
+// two steps at a time, GCC 12 spills registers where it takes differences.
+constexpr int kRows = 8;
 #else
 constexpr int kVectorBytes = 16;
 constexpr int kRows = 4;  // no fused multiply-add: the product needs a register of its own
 #endif
 constexpr int kVectors = 2;  // key vectors per micro tile
+#if defined(AKMV_NEON)
+constexpr int kSteps = 1;  // dimensions per turn of its loop
+#else
+constexpr int kSteps = 2;
+#endif
 
 // Lanes of one vector, or of two one after the other, in a new order. Only GCC has this for places
 // that are a vector; Clang, which reads the code for its checks, goes lane by lane.
@@ -94,9 +107,25 @@ struct Simd {
   static inline V larger(V a, V b) { return a > b ? a : b; }
   static inline V smaller(V a, V b) { return a < b ? a : b; }
 #endif
-  // Both keep a NaN in `a`.
+  // Both keep a NaN in `a`. Where one operand is not a number Arm's instructions return it, so they
+  // will do here and not above.
+#if defined(AKMV_NEON)
+  static inline V at_most(V a, V limit) {
+    if constexpr (sizeof(T) == 4)
+      return V(vminq_f32(float32x4_t(a), float32x4_t(limit)));
+    else
+      return V(vminq_f64(float64x2_t(a), float64x2_t(limit)));
+  }
+  static inline V at_least(V a, V limit) {
+    if constexpr (sizeof(T) == 4)
+      return V(vmaxq_f32(float32x4_t(a), float32x4_t(limit)));
+    else
+      return V(vmaxq_f64(float64x2_t(a), float64x2_t(limit)));
+  }
+#else
   static inline V at_most(V a, V limit) { return smaller(limit, a); }
   static inline V at_least(V a, V limit) { return larger(limit, a); }
+#endif
 
   // Lanes are added in a fixed order, halves first; in registers, where the way through memory
   // would take longer than a short sum itself.

@@ -23,7 +23,7 @@ static inline void micro_add(const T *__restrict a, const T *__restrict b, std::
                              typename Simd<T>::V (&acc)[kRows][kVectors]) {
   using S = Simd<T>;
   using V = typename S::V;
-#pragma GCC unroll 2
+#pragma GCC unroll kSteps
   for (std::size_t l = 0; l < n_steps; ++l) {
     V key[kVectors];
 #pragma GCC unroll 4

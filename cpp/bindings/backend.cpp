@@ -1,5 +1,7 @@
 #include "backend.hpp"
 
+#include "../cpu.hpp"
+
 #include <chrono>
 
 namespace akmv::bindings {
@@ -10,11 +12,11 @@ bool supported(const std::string &isa) {
 #if AKMV_X86
   // "wide" is AVX-512's geometry with AVX2's instructions: slow, never listed nor chosen, there so
   // that tests run that geometry on every machine.
-  if (isa == "avx2" || isa == "wide")
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == "avx512")
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+  static const Cpu cpu = this_cpu();
+  if (isa == "avx2" || isa == "wide") return cpu.avx2;
+  if (isa == "avx512") return cpu.avx512;
+#elif AKMV_ARM
+  if (isa == "neon") return true;  // part of every 64-bit Arm processor
 #endif
   return false;
 }
@@ -34,7 +36,7 @@ bool interrupted(PyObject *check) {
 
 std::vector<std::string> available_isas() {
   std::vector<std::string> found;
-  for (const char *isa : {"baseline", "avx2", "avx512"})
+  for (const char *isa : {"baseline", "neon", "avx2", "avx512"})
     if (supported(isa)) found.emplace_back(isa);
   return found;
 }
@@ -46,6 +48,8 @@ const Kernels &kernels(const std::string &isa) {
   if (isa == "avx2") return avx2_kernels;
   if (isa == "avx512") return avx512_kernels;
   if (isa == "wide") return wide_kernels;
+#elif AKMV_ARM
+  if (isa == "neon") return neon_kernels;
 #endif
   return baseline_kernels;
 }
