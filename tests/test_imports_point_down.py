@@ -43,6 +43,7 @@ LAYERS: list[list[str]] = [
     ["approxkmv._threads"],
     ["approxkmv._core", "approxkmv.info", "approxkmv._warnings", "approxkmv._tensors"],
     [
+        "approxkmv._extras",
         "approxkmv._shown",
         "approxkmv._deadline",
         "approxkmv._interrupts",

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from approxkmv._extras import needs
+
 try:
     import gpytorch  # type: ignore[import-untyped]
     import torch
     from linear_operator.operators import LinearOperator  # type: ignore[import-untyped]
 except ImportError as missing:
-    raise ImportError(
-        'approxkmv.gpytorch needs GPyTorch. Install it with: pip install "approxkmv[gpytorch]"'
-    ) from missing
+    raise ImportError(needs("approxkmv.gpytorch", "GPyTorch", "gpytorch")) from missing
 
 from approxkmv._torch_product import Product
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from approxkmv import _check
+from approxkmv._extras import needs
 from approxkmv._warnings import AccuracyWarning
 
 # Options by name, in this process, as transformers keeps the functions.
@@ -85,8 +86,7 @@ def register(
         from transformers.masking_utils import sdpa_mask
     except ImportError as error:
         raise ImportError(
-            "approxkmv.huggingface needs transformers 4.57 or later. "
-            'Install it with: pip install "approxkmv[transformers]"'
+            needs("approxkmv.huggingface", "transformers 4.57 or later", "transformers")
         ) from error
     options = {"eps": eps, "delta": delta, "method": method, "rng": rng, "n_threads": n_threads}
     if name is None:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from approxkmv._extras import needs
+
 try:
     import torch
 except ImportError as error:
-    raise ImportError(
-        'approxkmv.torch needs PyTorch. Install it with: pip install "approxkmv[torch]"'
-    ) from error
+    raise ImportError(needs("approxkmv.torch", "PyTorch", "torch")) from error
 
 from approxkmv._torch_product import Product
 from approxkmv.attention import attention

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv._extras import needs
 from approxkmv.capture.folder import check_parameters, check_sizes, weights_of
 
 
@@ -214,7 +215,4 @@ def packages() -> tuple[Any, Any]:
     try:
         return importlib.import_module("torch"), importlib.import_module("transformers")
     except ImportError as error:
-        raise ImportError(
-            "capturing a model needs transformers. "
-            'Install it with: pip install "approxkmv[transformers]"'
-        ) from error
+        raise ImportError(needs("capturing a model", "transformers", "transformers")) from error

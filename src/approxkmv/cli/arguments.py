@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from approxkmv import _extras
+
 
 def positive_int(text: str) -> int:
     """Read a whole number of at least 1."""
@@ -47,10 +49,7 @@ def needs(package: str, what: str, extra: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise ImportError(
-            f'{what} needs {package}. Install it with: pip install "approxkmv[{extra}]", '
-            f"or from a clone: pip install '.[{extra}]'"
-        )
+        raise ImportError(_extras.needs(what, package, extra))
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

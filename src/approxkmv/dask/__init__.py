@@ -7,12 +7,12 @@ it. Nothing here computes: every function returns a Dask array whose blocks call
 
 from __future__ import annotations
 
+from approxkmv._extras import needs as _needs
+
 try:
     import dask.array as _array  # noqa: F401
 except ImportError as missing:
-    raise ImportError(
-        'approxkmv.dask needs Dask. Install it with: pip install "approxkmv[dask]"'
-    ) from missing
+    raise ImportError(_needs("approxkmv.dask", "Dask", "dask")) from missing
 
 from approxkmv.blocks.combine import combine_infos as combine_infos
 from approxkmv.blocks.product import BlockInfo as BlockInfo

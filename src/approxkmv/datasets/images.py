@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv._extras import needs
 from approxkmv.datasets._locate import missing, npm_package
 
 _FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package puts it
@@ -120,9 +121,7 @@ def digits() -> Images:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError(
-            'digits() needs scikit-learn. Install it with: pip install "approxkmv[sklearn]"'
-        ) from error
+        raise ImportError(needs("digits()", "scikit-learn", "sklearn")) from error
     images, labels = load_digits(return_X_y=True)
     return Images((images / 16).astype(np.float32), labels.astype(np.int64))
 

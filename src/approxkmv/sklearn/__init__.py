@@ -5,12 +5,12 @@ Needs scikit-learn: ``pip install "approxkmv[sklearn]"``.
 
 from __future__ import annotations
 
+from approxkmv._extras import needs as _needs
+
 try:
     import sklearn as _sklearn  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        'approxkmv.sklearn needs scikit-learn. Install it with: pip install "approxkmv[sklearn]"'
-    ) from error
+    raise ImportError(_needs("approxkmv.sklearn", "scikit-learn", "sklearn")) from error
 
 from approxkmv.sklearn.density import KernelDensity as KernelDensity
 from approxkmv.sklearn.ridge import GaussianProcessRegressor as GaussianProcessRegressor

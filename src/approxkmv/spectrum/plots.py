@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from approxkmv._extras import needs
 from approxkmv.spectrum.density import SpectralDensity
 from approxkmv.spectrum.extremes import Eigenvalues, SingularValues
 
@@ -71,8 +72,6 @@ def _new_axes() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError(
-            'plot_spectrum() needs matplotlib. Install it with: pip install "approxkmv[plot]"'
-        ) from None
+        raise ImportError(needs("plot_spectrum()", "matplotlib", "plot")) from None
     # A figure of its own, known to no global list: nothing to close, no window, any thread.
     return Figure(layout="constrained").subplots()
