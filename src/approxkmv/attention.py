@@ -363,7 +363,7 @@ class _Run:
         reach = largest.query * largest.key * n_dims * max(size, 1.0)
         # The smallest of scaled queries lose digits; scores must not show it.
         lost = largest.key * n_dims * float(kind.smallest_subnormal)
-        return (
+        return bool(
             max(reach, largest.query * size) <= _highest_score(self.heads.keys.dtype)
             and size <= _highest_score(np.dtype(np.float64))
             and lost <= kind.eps

@@ -112,9 +112,9 @@ def fit_polynomial(pilot: Pilot, geometry: Geometry) -> Polynomial:
     light = np.maximum(light, 0.0)
     g = _least_squares(halves[0][0] + halves[1][0], halves[0][1] + halves[1][1])
     block_group = np.arange(pilot.n_blocks) // _GROUP
-    coefficients = g[tile_group][:, block_group].transpose(1, 0, 2)
+    fitted = g[tile_group][:, block_group].transpose(1, 0, 2)
     tiny, of_near = np.finfo(np.float64).tiny, float(pilot.near_square.sum())
-    coefficients = np.ascontiguousarray(coefficients, dtype=np.float32)
+    coefficients = np.ascontiguousarray(fitted, dtype=np.float32)
     value, tile = np.sqrt(pilot.near_square), pilot.key_tiles.block_of[pilot.near_col]
     of_pairs = coefficients[pilot.block_of[pilot.near_row], tile]
     rows = pilot.rows[pilot.near_row]
