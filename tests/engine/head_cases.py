@@ -20,8 +20,13 @@ N, D = 4096, 32
 DELTA = 0.05
 
 
-# Drawing pays from more tokens on than tests have time for.
-COST = CostModel(smallest_head=2**22, smallest_head_for_draws=2**22, smallest_causal_head=2**22)
+# Drawing pays from more tokens on than tests have time for: here pairs are cheap.
+COST = CostModel(
+    smallest_head=2**22,
+    smallest_head_for_draws=2**22,
+    smallest_causal_head=2**22,
+    drawn_head_pair=0.8,
+)
 
 
 class Case(NamedTuple):

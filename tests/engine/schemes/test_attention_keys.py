@@ -159,7 +159,7 @@ def test_two_draws_are_weighed_by_their_rates() -> None:
 def scheme_of(case: Case, eps: float = 0.2) -> DrawnKeysOfHead:
     problem = case.problem(eps)
     blocks = order_blocks(problem.head, problem.policy.head_shape)
-    return DrawnKeysOfHead(run_head_pilot(problem, blocks, 1.0, 2), 5, 1.0)
+    return DrawnKeysOfHead(run_head_pilot(problem, blocks, 1.0), 5, 1.0)
 
 
 @pytest.mark.parametrize("seen", [0.1, 1.0, 100.0])
@@ -279,12 +279,13 @@ def test_rows_are_recomputed_where_that_is_enough() -> None:
 
 @pytest.mark.parametrize("sharp", [0.5, 3.0])
 def test_hopeless_heads_are_given_up_early(sharp: float) -> None:
-    """Queries and keys that know nothing of each other, small eps: rows of one block are tried."""
+    """Queries and keys that know nothing of each other, small eps: a few blocks are tried."""
     head = Case(gauss(N, D, 1), gauss(N, D, 2), gauss(N, 48, 3), sharp, False)
     backend = Watched()
     assert run(head, 0.02, backend=backend) is None
-    assert backend.pilots == [[48]]
-    assert [sizes for sizes, _ in backend.draws] in ([], [[48]])
+    (tried,) = backend.pilots
+    assert sum(tried) <= N / HeadTrial().fewest_blocks
+    assert [sizes for sizes, _ in backend.draws] in ([], [tried])
 
 
 def test_same_seed_same_bits_on_any_number_of_threads() -> None:
@@ -320,11 +321,13 @@ def test_mean_and_variance_of_the_draws() -> None:
     the exact weights, within 15 % where denominators vary by less than 5 %.
     """
     full = text(1024, 5)
-    policy = Policy(head_shape=HeadShape(pilot_rows=4), causal_head=HeadMargins(aim=0.3))
+    policy = Policy(
+        head_shape=HeadShape(pilot_rows=4, check_rows=0), causal_head=HeadMargins(aim=0.3)
+    )
     problem = full.problem(0.1, policy=policy)
     head = problem.head.moved
     blocks = order_blocks(problem.head, policy.head_shape)
-    pilot = run_head_pilot(problem, blocks, 1.0, 0)
+    pilot = run_head_pilot(problem, blocks, 1.0)
     exact = (full.exact() - head.value_centre) * head.value_factor
     n_runs, mean, squares, estimates = 300, np.zeros_like(exact), 0.0, []
     denominators = np.zeros(len(exact))

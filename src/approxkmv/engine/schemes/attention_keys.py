@@ -1,8 +1,8 @@
 """Attention of one head from drawn keys: numerator and denominator come from the same keys.
 
 A few rows of each block of queries are computed exactly; they show which keys matter to the block,
-so how often each key should be drawn. One block, then a few more are tried before all, so that a
-head on which drawing cannot pay costs little before it is computed exactly.
+so how often each key should be drawn. A few blocks are tried before all, so that a head on which
+drawing cannot pay costs little before it is computed exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def draw_keys_of_head(problem: HeadProblem, trace: Trace) -> Result:
     seed = int(problem.rng.integers(2**63))
     trial = Trial(problem, blocks, seed)
     factor = trial.factor(trace)
-    pilot = run_head_pilot(problem, blocks, 1.0, problem.policy.head_shape.check_rows)
+    pilot = run_head_pilot(problem, blocks, 1.0)
     trace.pairs += head.pairs_of(pilot.rows)
     trace.lap("pilot")
     predicted = (pilot.rate.pairs + band_pairs(blocks)) / head.n_pairs
@@ -205,30 +205,24 @@ class Trial:
     def factor(self, trace: Trace) -> float:
         """What the predicted rates are to be multiplied by; ``Refusal`` where drawing cannot pay.
 
-        First some rows of the block in the middle, which with a causal mask sees half of the keys,
-        as blocks do on average; then a few blocks.
+        The blocks are evenly spread over all.
         """
         policy, n_blocks = self.problem.policy.head_trial, len(self.blocks.band_start)
-        middle = some_blocks(self.blocks, np.array([n_blocks // 2]), policy.first_rows)
-        self.tried(middle, policy.out_of_the_question, trace)
         one_in = max(1, min(policy.one_in, n_blocks // policy.fewest_blocks))
         first = int(self.problem.rng.integers(one_in))
         some = some_blocks(self.blocks, every_nth(n_blocks, one_in, first))
-        factor, ratio = self.tried(some, 1.0, trace)
+        factor, ratio = self.tried(some, trace)
         if ratio > policy.hopeless:
             raise Refusal(UNEVEN)
         return factor
 
-    def tried(self, some: AttentionBlocks, slack: float, trace: Trace) -> tuple[float, float]:
-        """The factor that these blocks need, and the upper limit of their error over its budget.
-
-        ``slack`` is by how much what they show may exceed what would pay.
-        """
+    def tried(self, some: AttentionBlocks, trace: Trace) -> tuple[float, float]:
+        """The factor that these blocks need, and the upper limit of their error over its budget."""
         policy, head = self.problem.policy.head_trial, self.problem.head
         share = float(some.start[-1] / head.n_queries)
-        pilot = run_head_pilot(self.problem, some, share, policy.check_rows)
+        pilot = run_head_pilot(self.problem, some, share)
         trace.pairs += head.pairs_of(pilot.rows)
-        self._check_cost(slack * policy.most_by_pilot, pilot, share, 1.0)
+        self._check_cost(pilot, 1.0)
         draws = pilot.draw(1.0, self.seed, 0)
         trace.pairs += int((draws.n_drawn * np.diff(some.start)).sum())
         error = pilot.usual_error(draws)
@@ -237,10 +231,13 @@ class Trial:
         factor, ratio = 1.0, error.variance / budget
         if ratio > policy.short:
             factor = (ratio / self.problem.margins.aim) ** policy.rate_power
-        self._check_cost(slack * policy.most_by_draws, pilot, share, factor)
+        self._check_cost(pilot, factor)
         return factor, error.upper / budget
 
-    def _check_cost(self, most: float, pilot: HeadPilot, share: float, factor: float) -> None:
-        pairs = factor * pilot.rate.pairs / share + band_pairs(self.blocks)
-        if self.problem.cost.drawn_head_pair * pairs > most * self.problem.head.n_pairs:
+    def _check_cost(self, pilot: HeadPilot, factor: float) -> None:
+        head, most = self.problem.head, self.problem.policy.head_trial.most
+        # Next to the pairs that these blocks see: with a causal mask early ones see few.
+        share = factor * pilot.rate.pairs / head.pairs_of(pilot.blocks.query_order)
+        share += band_pairs(self.blocks) / head.n_pairs
+        if self.problem.cost.drawn_head_pair * share > most:
             raise Refusal(TOO_SHARP)

@@ -110,18 +110,16 @@ class HeadPilot:
         return self.error(draws, largest(draws.bound[self.blocks.query_order], share))
 
 
-def run_head_pilot(
-    problem: HeadProblem, blocks: AttentionBlocks, share: float, check_rows: int
-) -> HeadPilot:
+def run_head_pilot(problem: HeadProblem, blocks: AttentionBlocks, share: float) -> HeadPilot:
     """Compute some rows of each block, and solve for the rate.
 
     ``share`` is the part of all rows that the blocks have, and so of the error budget.
     """
     shape, head = problem.policy.head_shape, problem.head
-    n_blocks, per_block = len(blocks.band_start), shape.pilot_rows + check_rows
+    n_blocks, per_block = len(blocks.band_start), shape.pilot_rows + shape.check_rows
     rows = pilot_rows(blocks, per_block, problem.rng)
     smoothing = Smoothing(
-        check_rows,
+        shape.check_rows,
         shape.plan_guard,
         shape.guard,
         shape.narrow_pool,
