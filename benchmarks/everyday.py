@@ -25,6 +25,10 @@ JOBS: dict[str, tuple[str, Callable[[argparse.Namespace], Row]]] = {
         "density of 100,000 points on a 100 × 100 grid, rtol 1e-3",
         jobs.density_on_grid,
     ),
+    "density 64-d": (
+        "density at 65,536 places from 65,536 clustered points in 64-D, rtol 0.1",
+        jobs.density_of_clusters,
+    ),
     "gaussian_kde": ("`gaussian_kde`, 20,000 × 20,000 in 2-D", jobs.scipy_face),
     "ridge": ("kernel ridge regression, 40,000 rows × 8", jobs.ridge),
     "mmd": ("MMD of 7,207 and 93,070 rows × 79, 200 permutations", jobs.mmd),

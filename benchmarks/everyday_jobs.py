@@ -24,6 +24,8 @@ from benchmarks.record import Row, rounded
 
 CHECKED = 400  # grid points at which densities are compared with the definition
 GRID_BANDWIDTH = 0.1
+CLUSTER_BANDWIDTH = 2.1  # row sums of about 3: 0.17 within a cluster, 1e-7 between clusters
+TREE_QUERIES = 256
 RIDGE_WIDTH, RIDGE_ALPHA = 0.5, 0.01  # as in benchmarks.ridge, where they were chosen for d = 8
 MOST_DENSE = 10_000  # rows of a stored double-precision matrix: 0.8 GB
 MMD_ROWS = 2048  # of all rows timed with NumPy and KeOps: their time is linear in these
@@ -100,6 +102,41 @@ def density_on_grid(args: argparse.Namespace) -> Row:
     row["contestants"]["SciPy"] = {
         "seconds": spent,
         "outcome": f"off by at most {rounded(float(off))} nats at {CHECKED} places",
+        "scaled": True,
+    }
+    return row
+
+
+def density_of_clusters(args: argparse.Namespace) -> Row:
+    """Fitting and evaluating; scikit-learn's tree with one leaf, with which it is right."""
+    from sklearn.neighbors import KernelDensity
+
+    from approxkmv.sklearn import KernelDensity as Ours
+
+    n = min(65_536, args.largest)
+    queries, samples, _ = datasets.clusters(n, 64, mean_row_sum=None, rng=args.seed)
+
+    def densities(method: str) -> Callable[[], Any]:
+        options = {"rtol": 0.1, "method": method, "random_state": args.seed}
+        model = Ours(CLUSTER_BANDWIDTH, n_threads=args.threads, **options)
+        return lambda: model.fit(samples).score_samples(queries)
+
+    exact = densities("exact")()
+    runs = {OURS: densities("auto"), "approxkmv, exact": densities("exact")}
+
+    def outcome(found: Any) -> str:
+        return f"off by at most {rounded(float(np.abs(found - exact).max()))} nats"
+
+    row = raced(runs, args, outcome)
+    part = min(n, TREE_QUERIES)
+    start = time.perf_counter()
+    tree = KernelDensity(bandwidth=CLUSTER_BANDWIDTH, leaf_size=n).fit(samples)
+    found = tree.score_samples(queries[:part])
+    spent = (time.perf_counter() - start) * n / part
+    off = f"off by at most {rounded(float(np.abs(found - exact[:part]).max()))} nats"
+    row["contestants"]["scikit-learn, leaf_size = n"] = {
+        "seconds": spent,
+        "outcome": off,
         "scaled": True,
     }
     return row

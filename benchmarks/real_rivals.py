@@ -109,6 +109,6 @@ def climb(
         start = time.perf_counter()
         y = rival(problem, size)
         last = Try(size, time.perf_counter() - start, error(y))
-        if last.error <= problem.eps or last.seconds > most_seconds:
+        if last.error <= problem.eps or 2 * last.seconds > most_seconds:
             break
     return last

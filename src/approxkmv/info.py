@@ -14,6 +14,7 @@ ADVICE = {
     "no error is allowed": "eps > 0 allows sampling where that is faster",
     "too few keys": "nothing: computing every pair is the fastest at this size",
     "too dense": "a larger error allowed (eps, rtol) or a smaller bandwidth leaves fewer pairs",
+    "too many samples count": "a smaller bandwidth, or a larger rtol, leaves fewer of them",
     "too hard to find": "a larger error allowed (eps, rtol), or points of fewer dimensions",
     "too many bandwidths apart": "a larger bandwidth: at this one most kernel values are 0",
     "max_seconds was too short": "a larger max_seconds, or a larger eps",

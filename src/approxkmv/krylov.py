@@ -24,7 +24,7 @@ Step = Callable[[Float64], None]
 def conjugate_gradients(
     product: Product, precondition: Product, b: Float64, goal: Float64, max_iter: int, step: Step
 ) -> Float64:
-    """Columns of x whose residuals, by the operator's word, are at most ``goal`` long."""
+    """Columns of x whose residuals, as computed with the operator, are at most ``goal`` long."""
     x = np.zeros_like(b)
     with suppress(OutOfTime):
         _conjugate_gradients(x, product, precondition, b, goal, max_iter, step)
@@ -68,7 +68,7 @@ def _conjugate_gradients(
 def minres(
     product: Product, precondition: Product, b: Float64, goal: Float64, max_iter: int, step: Step
 ) -> Float64:
-    """Columns of x whose residuals, by the operator's word, are at most ``goal`` long.
+    """Columns of x whose residuals, as computed with the operator, are at most ``goal`` long.
 
     The preconditioned Lanczos recurrence makes a tridiagonal matrix (delta on its diagonal, gamma
     beside), rotations (c, s) make that triangular, and columns w of what solves it update x. The

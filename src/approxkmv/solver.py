@@ -415,7 +415,7 @@ class _Run:
         self.n_runs = 0
 
     def solve(self, b: Float64, tol: Float64, max_iter: int, scale: float) -> Float64:
-        """Columns of x with residuals below ``tol`` times those of b, by the operator's word."""
+        """Columns of x with residuals below ``tol`` times those of b, by the operator."""
         self.n_runs += 1
         lengths = np.linalg.norm(b, axis=0)
         longest = float(lengths.max())

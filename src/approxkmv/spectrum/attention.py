@@ -23,7 +23,7 @@ from approxkmv.paper.reduction import attention_to_gaussian
 from approxkmv.spectrum.extremes import singular_values
 
 MATRICES = ("softmax", "lifted")
-# Below this many rows a triangle is computed in full and masked: at most 1/2 of it in vain.
+# Below this many rows a triangle is computed in full and masked: at most 1/2 of it for nothing.
 _TRIANGLE = 128
 
 

@@ -158,7 +158,7 @@ def test_reasons_for_exact_answers() -> None:
     for changes, points, reason, number in (
         ({"rtol": 0.0}, keys, "no error is allowed", None),
         ({"cost": CostModel()}, keys, "too few keys", None),
-        ({"policy": Policy()}, ball, "too many keys share in a sum", None),
+        ({"policy": Policy()}, ball, "too many samples count in each sum", None),
         ({"policy": shared(most_missed=-1.0)}, keys, "hard to find", "missed_share_of_pilot_rows"),
     ):
         plan = fitted(points, **changes).plan

@@ -1,7 +1,7 @@
 """Short sketches of points: projections on a few random directions, scaled to keep distances.
 
 Near pairs are looked for among sketches first: a query looks at the keys whose sketches lie within
-a radius. From the pilot rows is learnt how far the sketches of near pairs lie apart, and how far a
+a radius. The pilot rows show how far the sketches of near pairs lie apart, and how far a
 query may look before too many other keys are met.
 """
 

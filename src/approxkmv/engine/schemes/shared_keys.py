@@ -40,7 +40,7 @@ from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, FoundPairs, Index, Index32
 
-TOO_DENSE = "too many keys share in a sum for a search and a draw to pay"
+TOO_DENSE = "too many samples count in each sum: computing all of them is faster"
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ _RARE_FROM = (np.inf, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
 
 @dataclass(frozen=True)
 class Forecast:
-    """Rates to draw with, and the cost of drawing and of mending rows, in pairs."""
+    """Rates to draw with, and the cost of drawing and of recomputing rows, in pairs."""
 
     rates: Rates
     cost: float
