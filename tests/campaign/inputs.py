@@ -183,7 +183,7 @@ def _tensor(a: Array, layout: str) -> Arg:
 
 
 _HUGE = 10**400
-_NOT_NUMBERS: tuple[Any, ...] = ("1", None, True, [1.0], 1j, b"1", np.ones(2), {}, object())
+_NOT_NUMBERS: tuple[Any, ...] = ("1", None, True, [[1.0]], 1j, b"1", np.ones((1, 2)), {}, object())
 
 
 def positive(rng: Rng, wrong: float = 0.06) -> Arg:
