@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from benchmarks.record import Row, markdown, span
@@ -65,7 +66,8 @@ def real(record: Record, chosen: Callable[[Row], bool]) -> str:
     size = f"{min(sizes):,}" + (f" to {max(sizes):,}" if len(sizes) > 1 else "")
     sets = {r["set"] for r in rows}
     named = f"{len(sets)} data sets" if len(sets) > 1 else min(sets)
-    return f"{span(gains)} times exact ({named}, {size} points)"
+    middle = f", median {span([median(gains)])}" if len(gains) > 2 else ""
+    return f"{span(gains)} times exact{middle} ({named}, {size} points)"
 
 
 def large(record: Record) -> str:

@@ -34,8 +34,8 @@ def every_table(record: dict[str, list[Row]]) -> dict[str, str]:
     """What stands between the comments of each name."""
     found = fits.tables(record)
     for name, piece in PIECES.items():
-        if record.get(name):
-            found |= piece.tables(record[name])
+        rows = record.get(name)
+        found |= piece.tables(rows) if rows else {name: "Not measured for this version."}
     return found
 
 
