@@ -118,8 +118,8 @@ def test_operators_and_heads() -> None:
     operator = engine_case("clusters", "gauss", 0.1, target="operator", row_sum="5", n=8192, d=32)
     head = {
         "family": "head: bands",
-        "n": 1534,
-        "m": 1534,
+        "n": 3000,
+        "m": 3000,
         "d": 32,
         "dtype": "float32",
         "factor": 1.0,
