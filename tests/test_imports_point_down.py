@@ -94,6 +94,7 @@ STAGES = [
     ["neighbours.search", "survey.forecast", "neighbours.cells", "result"],
     ["neighbours.sketch", "survey.control_variate", "survey.rates", "survey.calibration"],
     ["survey.pilot", "survey.ranks", "survey.spatial"],
+    ["survey.span"],
     ["head", "survey.keyside", "survey.pivots"],
     ["survey.thin", "survey.order", "survey.moments", "problem"],
     ["cost", "policy", "trace", "statistics"],

@@ -127,7 +127,7 @@ def _as_candidate(plan: LowRankPlan, trace: Trace) -> Candidate:
         "low rank",
         plan.cost,
         lambda _: through_low_rank(plan, trace),
-        squared_error=plan.ranks.seen[-1][1],
+        squared_error=plan.squared_error,
     )
 
 

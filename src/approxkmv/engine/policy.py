@@ -321,18 +321,20 @@ class SharedDraw:
 class LowRankMargins:
     """How the rank of a dense kernel is found, and how its error is judged."""
 
-    # Keys among which the first pivots are picked, how many of these there are, and the keys for
-    # each further pivot among which that one is picked.
+    # Keys among which the first pivots are picked, and how many of these there are.
     sample: int = 2048
     first_rank: int = 128
-    pool_per_pivot: float = 3.0
-    # Points between which kernel values forecast the error.
+    # Points between which kernel values tell what the first pivots leave.
     test_points: int = 256
-    # Of the squared error budget, for the forecast; ranks are tried this factor apart; and an
-    # extrapolated rank may be this factor too high, because errors fall faster than their powers.
-    aim: float = 0.4
-    step: float = 1.2
+    # Of the squared error budget, what further pivots aim at; ranks are tried at least this factor
+    # apart; and the rank extrapolated from the first pivots may be this factor too high.
+    aim: float = 0.6
+    step: float = 1.1
     optimism: float = 2.0
+    # Ranks that cost less than this share of the exact product are tried whatever those before say.
+    look: float = 0.02
+    # More pivots than this take more than 300 MB.
+    most_rank: int = 6144
     # Rows computed exactly: drawn to judge the error, and because they are most likely wrong.
     checked_rows: int = 256
     recomputed_rows: int = 128

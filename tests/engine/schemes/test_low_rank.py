@@ -43,7 +43,7 @@ class Case(NamedTuple):
         result = through_low_rank(plan, Trace())
         allowed = math.sqrt(budget.squared_error)
         off = float(np.linalg.norm(result.y.reshape(self.exact.shape) - self.exact))
-        return off / allowed, math.sqrt(result.variance) / allowed, plan.ranks.rank
+        return off / allowed, math.sqrt(result.variance) / allowed, plan.rank
 
 
 def case(

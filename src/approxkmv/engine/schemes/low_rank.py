@@ -11,6 +11,7 @@ each; those in which these are largest are computed exactly.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,19 +19,15 @@ import numpy as np
 from approxkmv.engine.problem import Problem
 from approxkmv.engine.result import Result
 from approxkmv.engine.statistics import spread
-from approxkmv.engine.survey.ranks import (
-    Ranks,
-    better_ranks,
-    first_ranks,
-    of_keys,
-    steps,
-    wider,
-)
+from approxkmv.engine.survey.ranks import FirstPivots, rank_needed
+from approxkmv.engine.survey.span import Span, of_keys
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.loops.types import Array, Float64, Index
 
 # Bandwidths from which on kernel values in double precision are too inexact to be inverted.
 _FAR = 1e4
+# Of the mean, what a key counts that is in the span of the first pivots.
+_EVENLY = 1e-3
 NOT_LOW = "the matrix is not close enough to one of low rank"
 
 
@@ -39,70 +36,126 @@ def cost_of_rank(problem: Problem, rank: float) -> float:
     margins, cost = problem.policy.low_rank, problem.cost
     rows = margins.checked_rows + margins.recomputed_rows
     pairs = rank * (problem.n_queries + problem.n_keys) + rows * problem.n_keys
-    pool = margins.pool_per_pivot * max(rank, 2 * margins.first_rank)
-    return pairs + cost.dense_pairs(problem.n_dims, rank * rank * (pool / 2 + rank / 3))
+    return pairs + cost.dense_pairs(problem.n_dims, rank**3 / 6)
+
+
+class Trial:
+    """Products of rows with more and more pivots: what error they have, and how many it takes."""
+
+    def __init__(self, problem: Problem, span: Span, checks: Checks) -> None:
+        self.problem, self.span, self.checks = problem, span, checks
+        self.sums = np.empty((0, problem.x.shape[1]))  # K(S, k) x
+        self.seen: list[tuple[int, float]] = []
+        self.upper = math.inf
+
+    def grow(self, rank: int) -> None:
+        """Take more pivots, and measure the squared error that they leave."""
+        problem = self.problem
+        self.span.grow(rank)
+        new = self.span.index[len(self.sums) :]
+        sums = of_keys(problem.kernel).at_queries(new).product(problem.x).out
+        self.sums = np.concatenate([self.sums, sums.astype(np.float64)])
+        squares = self.checks.squares(self.product(self.checks.rows)).sum(axis=1)
+        mean = float(squares.mean())
+        self.seen.append((self.span.rank, mean))
+        self.upper = mean * spread(squares, problem.budget.delta)
+
+    def product(self, rows: Index | None = None) -> Array:
+        """The product with the pivots taken so far, or some rows of it."""
+        kernel, pivots = self.problem.kernel, self.span.pivots()
+        weights = pivots.weights(self.sums, kernel.backend.threads)
+        columns = np.ascontiguousarray(weights, dtype=self.problem.x.dtype)
+        kernel = kernel if rows is None else kernel.at_queries(rows)
+        return kernel.at_keys(pivots.index).product(columns).out
+
+    def grow_until(self, budget: float, trace: Trace) -> None:
+        """Take pivots until the error is this small; ``Refusal`` where they would be too many."""
+        problem, margins = self.problem, self.problem.policy.low_rank
+        while self.upper > budget:
+            rank, needed = self.span.rank, rank_needed(self.seen, margins.aim * budget)
+            # Errors of few pivots say little of those of many: some are tried whatever they say.
+            if cost_of_rank(problem, rank) > margins.look * problem.n_pairs:
+                _affordable(problem, needed)
+            if self.span.exhausted:
+                raise Refusal(NOT_LOW)
+            more = min(max(needed, margins.step * rank), 2 * rank)
+            _affordable(problem, more)
+            self.grow(math.ceil(more))
+            trace.note(rank_looked_at=self.span.rank)
 
 
 @dataclass(frozen=True, eq=False)
 class LowRankPlan:
-    """Pivots whose error is expected to be small enough, and what is known of each point."""
+    """Pivots whose error is small enough on rows, and what is known of each point."""
 
     problem: Problem
-    ranks: Ranks
+    trial: Trial
     left: Float64  # of each query, by the first pivots
     left_of_keys: Float64
 
     @property
+    def rank(self) -> int:
+        """Number of pivots."""
+        return self.trial.span.rank
+
+    @property
     def cost(self) -> float:
         """Of the product, in pairs."""
-        return cost_of_rank(self.problem, self.ranks.rank)
+        return cost_of_rank(self.problem, self.rank)
+
+    @property
+    def squared_error(self) -> float:
+        """As measured on rows."""
+        return self.trial.seen[-1][1]
 
 
 def plan_low_rank(problem: Problem, trace: Trace) -> LowRankPlan:
     """Look for the rank that is needed; ``Refusal`` as soon as it is seen to be too high."""
-    margins = problem.policy.low_rank
-    target = margins.aim * problem.budget.squared_error
+    margins, budget = problem.policy.low_rank, problem.budget.squared_error
     if not problem.kernel.frame.radius < _FAR:
         raise Refusal(NOT_LOW)
     _affordable(problem, margins.first_rank / 2)
-    ranks = first_ranks(problem)
+    first = FirstPivots(problem)
     for rank in (margins.first_rank // 2, margins.first_rank):
-        ranks.grow(rank)
-        trace.note(rank_looked_at=ranks.rank)
+        first.grow(rank)
+        trace.note(rank_looked_at=first.rank)
     trace.lap("rank")
-    needed = ranks.needed(target) / margins.optimism
-    _affordable(problem, needed)
-    first = ranks.pivots()
+    _affordable(problem, first.needed(budget) / margins.optimism)
+    pivots = first.pivots()
     kernel, symmetric = problem.kernel, problem.kernel.queries is problem.kernel.keys
-    left = first.left_of_diagonal(of_keys(kernel))
-    of_queries = left if symmetric else first.left_of_diagonal(kernel)
-    size = margins.pool_per_pivot * max(needed, 2 * margins.first_rank)
-    seen = ranks.seen[0]
-    ranks = better_ranks(problem, first, left, int(min(size, problem.n_keys)))
-    ranks.seen.append(seen)
-    ranks.grow(margins.first_rank)
-    ranks = grow_to(ranks, target, trace)
+    left = pivots.left_of_diagonal(of_keys(kernel))
+    of_queries = left if symmetric else pivots.left_of_diagonal(kernel)
+    span = Span(kernel, _proposals(problem, pivots.index, left))
+    trace.lap("rank")
+    checks = Checks.drawn(problem, of_queries)
+    trace.pairs += (len(checks.rows) + len(checks.recomputed)) * problem.n_keys
+    trace.lap("check rows")
+    trial = Trial(problem, span, checks)
+    for rank in (margins.first_rank // 2, margins.first_rank):
+        trial.grow(rank)
+    trial.grow_until(budget, trace)
     trace.lap("rank")
     trace.note(
-        rank=ranks.rank,
-        predicted_cost_of_low_rank=cost_of_rank(problem, ranks.rank) / problem.n_pairs,
+        rank=span.rank,
+        predicted_cost_of_low_rank=cost_of_rank(problem, span.rank) / problem.n_pairs,
     )
-    return LowRankPlan(problem, ranks, of_queries, left)
+    return LowRankPlan(problem, trial, of_queries, left)
 
 
-def grow_to(ranks: Ranks, target: float, trace: Trace) -> Ranks:
-    """Add pivots until the forecast of the squared error is at most ``target``."""
-    problem, margins = ranks.problem, ranks.problem.policy.low_rank
-    error = ranks.seen[-1][1]
-    while error > target:
-        _affordable(problem, ranks.needed(target) / margins.optimism)
-        if ranks.cholesky.exhausted:
-            raise Refusal(NOT_LOW)
-        ranks = wider(ranks) if ranks.narrow else ranks
-        error = ranks.grow(steps(ranks.rank, margins.step))
-        trace.note(rank_looked_at=ranks.rank)
-    _affordable(problem, ranks.rank)
-    return ranks
+def _proposals(problem: Problem, first: Index, left: Float64) -> Index:
+    """The first pivots, and then keys in proportion to what these leave of them.
+
+    Keys far from all of these, which a uniform sample of a few thousand does not meet, are met.
+    """
+    chance = left + _EVENLY * max(float(left.mean()), _EVENLY)
+    chance[first] = 0.0
+    # The smallest of exponential times at these rates are a weighted draw without replacement.
+    with np.errstate(divide="ignore"):
+        times = problem.rng.exponential(size=len(chance)) / chance
+    size = min(problem.policy.low_rank.most_rank, len(chance)) - len(first)
+    size = min(size, int(np.isfinite(times).sum()))
+    some = np.argpartition(times, size - 1)[:size] if size > 0 else first[:0]
+    return np.concatenate([first, some[np.argsort(times[some], kind="stable")]])
 
 
 def _affordable(problem: Problem, rank: float) -> None:
@@ -114,25 +167,19 @@ def _affordable(problem: Problem, rank: float) -> None:
 
 def through_low_rank(plan: LowRankPlan, trace: Trace) -> Result:
     """The product, with more pivots until its error is small enough; ``Refusal`` if it stays."""
-    problem, ranks = plan.problem, plan.ranks
+    problem, trial = plan.problem, plan.trial
     margins, budget = problem.policy.low_rank, problem.budget.squared_error
-    checks = Checks.drawn(problem, plan.left)
-    trace.pairs += (len(checks.rows) + len(checks.recomputed)) * problem.n_keys
-    trace.lap("check rows")
-    target = margins.aim * budget
     for _ in range(margins.most_rounds):
-        pivots = ranks.pivots()
-        y = pivots.product(problem.kernel, problem.x)
-        pairs = len(pivots.index) * (problem.n_queries + problem.n_keys)
+        y = trial.product()
+        pairs = plan.rank * (problem.n_queries + problem.n_keys)
         trace.lap("product")
-        result = checks.judged(y, pairs)
+        result = trial.checks.judged(y, pairs)
         trace.pairs += pairs
-        trace.note(rank=ranks.rank, rows_recomputed=result.n_recomputed)
+        trace.note(rank=plan.rank, rows_recomputed=result.n_recomputed)
         if result.worst <= budget:
             return result
-        # What was seen, and not what was forecast, is to come down.
-        target *= min(margins.aim * budget / max(result.worst, 1e-300), 0.5)
-        ranks = grow_to(ranks, min(target, 0.5 * ranks.seen[-1][1]), trace)
+        trial.upper = result.worst
+        trial.grow_until(0.5 * min(budget, result.worst), trace)
         trace.lap("rank")
     raise Refusal("the error of what few columns span did not come down")
 
@@ -172,16 +219,16 @@ class Checks:
         n = len(recomputed)
         return Checks(problem, recomputed, products[:n], rows, chance[rows], times, products[n:])
 
-    def squares(self, y: Array) -> Float64:
+    def squares(self, of_rows: Array) -> Float64:
         """For each draw and column, the squared error of all rows that it stands for."""
-        off = np.square(y[self.rows].astype(np.float64) - self.products)
+        off = np.square(of_rows.astype(np.float64) - self.products)
         squares = self.problem.weighed(off, self.rows) / self.chance[:, None]
         return np.repeat(squares, self.times, axis=0)
 
     def judged(self, y: Array, pairs: int) -> Result:
         """The product with its exact rows put in, and its error."""
         y[self.recomputed] = self.of_recomputed
-        squares = self.squares(y).sum(axis=1)
+        squares = self.squares(y[self.rows]).sum(axis=1)
         mean = float(squares.mean())
         return Result(
             y=y,

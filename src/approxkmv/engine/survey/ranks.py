@@ -1,65 +1,22 @@
-"""What rank a kernel matrix needs: pivots among some keys, and what they leave at other points.
+"""Whether a kernel matrix may be of low rank: what a few pivots leave between a few points.
 
-A dense kernel is nearly of low rank. Pivots are picked among a few thousand keys, so that the cost
-hardly depends on the number of points, and their error is forecast from the kernel values between a
-few hundred other points: second moments of what is left of K for an x of random signs, and its
-products with these entries of x for an x that is smooth.
+Pivots are picked among a few thousand keys, so that the cost hardly depends on the number of
+points. What they leave of K between a few hundred other points tells the error for an x of random
+signs, which that for any other x with these entries hardly falls below.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from approxkmv._interrupts import interrupt_deferred
 from approxkmv.engine.problem import Problem
-from approxkmv.engine.survey.pivots import BLOCK, PivotedCholesky
-from approxkmv.engine.survey.thin import inverse_of_lower, times
+from approxkmv.engine.survey.pivots import PivotedCholesky
+from approxkmv.engine.survey.span import Pivots
+from approxkmv.engine.survey.thin import times
 from approxkmv.kernel.matrix import KernelMatrix, prepare
 from approxkmv.loops.types import Array, Float64, Index
-
-_ROWS_AT_ONCE = 1 << 16
-# Of the mean, what a key counts that is in the span of the first pivots.
-_EVENLY = 1e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Pivots:
-    """Keys whose columns span an approximation: ``K(q, S) W^-1 K(S, k)`` with ``W = K(S, S)``."""
-
-    index: Index
-    root: Float64  # lower Cholesky factor of W
-
-    def product(self, kernel: KernelMatrix, x: Array, *, transposed: bool = False) -> Array:
-        """The product of the approximation, or of its transpose, with the columns of x."""
-        between = of_keys(kernel)
-        if transposed:
-            sums = kernel.at_keys(self.index).transposed.product(x).out
-        else:
-            sums = between.at_queries(self.index).product(x).out
-        with interrupt_deferred():  # a tenth of a second, where no product may need it
-            from scipy.linalg import solve_triangular
-        inner = solve_triangular(self.root, sums.astype(np.float64), lower=True)
-        weights = solve_triangular(self.root, inner, lower=True, trans="T")
-        weights = np.ascontiguousarray(weights, dtype=x.dtype)
-        return (between if transposed else kernel).at_keys(self.index).product(weights).out
-
-    def left_of_diagonal(self, kernel: KernelMatrix) -> Float64:
-        """For each query, what the approximation leaves of the kernel's value 1 with itself.
-
-        This is the squared distance of the query, as the kernel has it, from the span of the
-        pivots: what is left of its row of K is at most its root times that of the key.
-        """
-        columns = kernel.at_keys(self.index)
-        inverse = np.ascontiguousarray(inverse_of_lower(self.root).T, dtype=kernel.keys.dtype)
-        left = np.empty(len(kernel.queries))
-        for first in range(0, len(left), _ROWS_AT_ONCE):
-            rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(left)))
-            factor = columns.at_queries(rows).product(inverse).out
-            left[rows] = 1.0 - np.einsum("ij,ij->i", factor, factor)
-        return np.clip(left, 0.0, 1.0)
 
 
 def gaussian_values(points: Array, bandwidth: float) -> Float64:
@@ -71,35 +28,27 @@ def gaussian_values(points: Array, bandwidth: float) -> Float64:
     return np.asarray(np.exp(np.minimum(exponents, 0.0)))
 
 
-def of_keys(kernel: KernelMatrix) -> KernelMatrix:
-    """The kernel matrix between keys."""
-    return replace(kernel, queries=kernel.keys, query_shift=kernel.key_shift)
+class FirstPivots:
+    """Pivots among a uniform sample of the keys, and forecasts of the error that they leave."""
 
-
-class Ranks:
-    """Pivots among some keys, and forecasts of the error that they leave."""
-
-    def __init__(
-        self, problem: Problem, keys: Index, weight: Float64, pivots: Index | None = None
-    ) -> None:
-        self.problem, self.weight, kernel = problem, weight, problem.kernel
+    def __init__(self, problem: Problem) -> None:
+        self.problem, kernel, margins = problem, problem.kernel, problem.policy.low_rank
         self.symmetric = kernel.queries is kernel.keys
-        n_test = min(problem.policy.low_rank.test_points, problem.n_keys, problem.n_queries)
+        sample = min(margins.sample, problem.n_keys // 2)
+        self.keys = np.unique(problem.rng.integers(problem.n_keys, size=sample))
+        n_test = min(margins.test_points, problem.n_keys, problem.n_queries)
         test = problem.rng.choice(problem.n_keys, n_test, replace=False)
         others = test if self.symmetric else problem.rng.choice(problem.n_queries, n_test)
-        self.test_keys, self.test_queries = test, others
-        # Pivots that are known already come first, then those that may be picked, then the tests.
-        known = np.empty(0, np.int64) if pivots is None else pivots
-        self.keys = np.concatenate([known, np.setdiff1d(keys, known)])
-        chance = np.zeros(len(self.keys))
-        chance[len(known) :] = weight[self.keys[len(known) :]]
+        self.test_queries = others
         self.rows = _rows_at(kernel, np.concatenate([self.keys, test]), others)
+        chance = np.zeros(len(self.rows.queries))
+        chance[: len(self.keys)] = 1.0
         self.cholesky = PivotedCholesky(
             self._columns,
             self._entries,
             np.ones(len(self.rows.queries)),
             problem.rng,
-            np.concatenate([chance, np.zeros(len(self.rows.queries) - len(chance))]),
+            chance,
             unit=float(np.finfo(kernel.keys.dtype).eps),
             n_threads=kernel.backend.threads,
         )
@@ -107,7 +56,6 @@ class Ranks:
         # What the pivots counted so far leave of the kernel values between test points.
         self._left = test_kernel.product(np.eye(n_test, dtype=kernel.keys.dtype)).out
         self._left, self._counted = self._left.astype(np.float64), 0
-        self.cholesky.append(np.arange(len(known)))
         self.seen: list[tuple[int, float]] = []
 
     def _columns(self, j: Index) -> Array:
@@ -122,16 +70,6 @@ class Ranks:
         """Number of pivots."""
         return self.cholesky.rank
 
-    @property
-    def left_between_tests(self) -> Array:
-        """What the pivots leave of the kernel values between test points."""
-        return self._left
-
-    @property
-    def narrow(self) -> bool:
-        """Whether more pivots are better picked among more keys."""
-        return 2 * self.rank > len(self.keys) < self.problem.n_keys // 2
-
     def pivots(self) -> Pivots:
         """Those picked so far."""
         picked = self.cholesky.pivots
@@ -140,46 +78,49 @@ class Ranks:
     def grow(self, rank: int) -> float:
         """Add pivots, and forecast the squared error that they leave."""
         self.cholesky.grow(rank)
-        error = self.forecast()
+        error = self._forecast()
         self.seen.append((self.rank, error))
         return error
 
-    def forecast(self) -> float:
-        """The squared error of all rows, if only these pivots are used."""
-        problem, n_test = self.problem, len(self.test_keys)
+    def _forecast(self) -> float:
+        """The squared error of all rows for an x of random signs, if only these are used."""
+        problem, n_test = self.problem, len(self._left)
         new = self.cholesky.factor[len(self.keys) :, self._counted :]
         of_keys = new[:n_test]
         of_queries = of_keys if self.symmetric else new[n_test:]
         self._left -= times(of_queries, of_keys.T)
-        self._counted, left = self.rank, self._left.copy()
+        self._counted = self.rank
+        squares = np.square(self._left)
         x_square = float(np.square(problem.row_norms, dtype=np.float64).sum())
         of_itself, n_others = np.zeros(n_test), n_test
         if self.symmetric:
-            of_itself = np.square(left.diagonal()) * x_square / problem.n_keys
-            left[np.diag_indices(n_test)] = 0.0
+            of_itself = squares.diagonal() * x_square / problem.n_keys
+            squares[np.diag_indices(n_test)] = 0.0
             n_others -= 1
-        squares = left * left
-        by_chance = squares.sum(axis=1) / n_others * x_square
-        # Products with the entries of x at the test points, without what these have by chance.
-        x = problem.x[self.test_keys].astype(np.float64)
-        together = np.square(np.einsum("ij,jk->ik", left, x)).sum(axis=1)
-        together -= np.einsum("ij,jk->i", squares, np.square(x))
-        together *= (problem.n_keys / n_others) ** 2
+        of_rows = of_itself + squares.sum(axis=1) / max(n_others, 1) * x_square
         # In rows as often as they count.
-        rows, n_queries = self.test_queries, problem.n_queries
-        alone = float(problem.weighed(of_itself + by_chance, rows).mean())
-        return n_queries * (alone + max(float(problem.weighed(together, rows).mean()), 0.0))
+        return problem.n_queries * float(problem.weighed(of_rows, self.test_queries).mean())
 
     def needed(self, target: float) -> float:
         """The rank at which the squared error is expected to be ``target``; may be infinite."""
-        (first, before), (rank, error) = self.seen[0], self.seen[-1]
-        if error <= target:
-            return rank
-        if self.cholesky.exhausted or not before > error or rank == first:
-            return math.inf
-        # From first to last: forecasts from a few points go up and down on the way.
-        power = math.log(before / error) / math.log(rank / first)
-        return float(rank * math.exp(min(math.log(error / target) / power, 700.0)))
+        met = self.seen[-1][1] <= target
+        return math.inf if self.cholesky.exhausted and not met else rank_needed(self.seen, target)
+
+
+def rank_needed(seen: list[tuple[int, float]], target: float) -> float:
+    """The rank at which the squared error is ``target``, if it goes on falling as it did.
+
+    As a power of the rank, from what was seen at half the last rank or less.
+    """
+    rank, error = seen[-1]
+    if error <= target:
+        return rank
+    earlier = [one for one in seen if 2 * one[0] <= rank]
+    if not earlier or not earlier[-1][1] > error:
+        return math.inf
+    first, before = earlier[-1]
+    power = math.log(before / error) / math.log(rank / first)
+    return float(rank * math.exp(min(math.log(error / max(target, 1e-300)) / power, 50.0)))
 
 
 def _rows_at(kernel: KernelMatrix, keys: Index, queries: Index) -> KernelMatrix:
@@ -188,36 +129,3 @@ def _rows_at(kernel: KernelMatrix, keys: Index, queries: Index) -> KernelMatrix:
     if kernel.queries is not kernel.keys:
         points = np.concatenate([points, kernel.queries[queries].astype(np.float64)])
     return prepare(points, points, kernel.bandwidth, backend=kernel.backend)
-
-
-def first_ranks(problem: Problem) -> Ranks:
-    """Pivots among a uniform sample of the keys: whether low rank may do at all."""
-    sample = min(problem.policy.low_rank.sample, problem.n_keys // 2)
-    some = np.unique(problem.rng.integers(problem.n_keys, size=sample))
-    return Ranks(problem, some, np.ones(problem.n_keys))
-
-
-def better_ranks(problem: Problem, first: Pivots, left: Float64, size: int) -> Ranks:
-    """More pivots, among keys in proportion to what the first pivots leave of them.
-
-    Keys far from all of these, which a uniform sample of a few thousand does not meet, are met.
-    """
-    chance = left + _EVENLY * max(float(left.mean()), _EVENLY)
-    chance /= chance.sum()
-    some = np.unique(problem.rng.choice(problem.n_keys, size, p=chance))
-    return Ranks(problem, some, 1 / chance, first.index)
-
-
-def wider(ranks: Ranks) -> Ranks:
-    """The same pivots, and twice as many keys to pick others from."""
-    problem, chance = ranks.problem, 1 / ranks.weight
-    size = 2 * len(ranks.keys)
-    some = np.unique(problem.rng.choice(problem.n_keys, size, p=chance / chance.sum()))
-    found = Ranks(problem, some, ranks.weight, ranks.keys[ranks.cholesky.pivots])
-    found.seen = ranks.seen
-    return found
-
-
-def steps(rank: int, step: float) -> int:
-    """The next rank to look at."""
-    return max(rank + BLOCK, math.ceil(step * rank / BLOCK) * BLOCK)

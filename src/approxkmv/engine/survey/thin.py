@@ -70,3 +70,36 @@ def inverse_of_lower(root: Float64) -> Float64:
     out[:half, :half], out[half:, half:] = first, second
     out[half:, :half] = -times(second, times(np.ascontiguousarray(root[half:, :half]), first))
     return out
+
+
+def lower_root(matrix: Float64) -> Float64:
+    """The lower Cholesky factor; ``LinAlgError`` where the matrix is not positive."""
+    if len(matrix) <= _COLUMNS:
+        return np.asarray(np.linalg.cholesky(matrix), np.float64)
+    half = len(matrix) // 2
+    out = np.zeros_like(matrix)
+    out[:half, :half] = lower_root(matrix[:half, :half])
+    across = solve_lower(out[:half, :half], matrix[:half, half:])
+    out[half:, :half] = across.T
+    out[half:, half:] = lower_root(matrix[half:, half:] - times(across.T, across))
+    return out
+
+
+def solve_lower(root: Float64, b: Float64, n_threads: int = 1) -> Float64:
+    """``root^-1 b`` for a lower triangular matrix, half after half."""
+    if len(root) <= _COLUMNS:
+        return np.asarray(times(inverse_of_lower(root), b), np.float64)
+    half = len(root) // 2
+    first = solve_lower(root[:half, :half], b[:half], n_threads)
+    rest = b[half:] - times(root[half:, :half], first, n_threads)
+    return np.concatenate([first, solve_lower(root[half:, half:], rest, n_threads)])
+
+
+def solve_transposed(root: Float64, b: Float64, n_threads: int = 1) -> Float64:
+    """``root^-T b`` for a lower triangular matrix, half after half."""
+    if len(root) <= _COLUMNS:
+        return np.asarray(times(inverse_of_lower(root).T, b), np.float64)
+    half = len(root) // 2
+    second = solve_transposed(root[half:, half:], b[half:], n_threads)
+    rest = b[:half] - times(root[half:, :half].T, second, n_threads)
+    return np.concatenate([solve_transposed(root[:half, :half], rest, n_threads), second])
