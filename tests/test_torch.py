@@ -266,3 +266,33 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r'pip install "approxkmv\[torch\]"'):
         __import__("approxkmv.torch")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_some_heads_at_a_time(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits as all heads at once, sampled or exact."""
+    import approxkmv.torch as face
+
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 6, 300, 8, generator=generator).to(dtype)
+    key, value = torch.randn(2, 2, 3, 300, 8, generator=generator).to(dtype)
+    options: dict[str, Any] = {"is_causal": True, "enable_gqa": True, "rng": 3}
+    whole = face.scaled_dot_product_attention(query, key, value, **options)
+    sizes, attend = [], face.attention
+
+    def recorded(query: Any, *others: Any, **given: Any) -> Any:
+        sizes.append(tuple(query.shape[:-2]))
+        return attend(query, *others, **given)
+
+    monkeypatch.setattr(face, "attention", recorded)
+    monkeypatch.setattr(face, "_WIDE_ENTRIES", 2 * 2 * 300 * 8)
+    parts = face.scaled_dot_product_attention(query, key, value, **options)
+    assert sizes == [(4,), (2,), (4,), (2,)]
+    assert parts.dtype == dtype
+    assert torch.equal(whole, parts)
+    wide = face.scaled_dot_product_attention(
+        query.double(), key.double(), value.double(), is_causal=True, enable_gqa=True
+    )
+    assert (parts - wide).abs().max() < 2 * torch.finfo(dtype).eps * wide.abs().max()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from approxkmv._extras import needs
 
@@ -19,6 +21,10 @@ from approxkmv.attention import attention
 __all__ = ["matvec", "scaled_dot_product_attention"]
 
 Tensor = torch.Tensor
+
+# Heads in half precision are computed in float32, as many at a time as have this many entries
+# (32 MiB); 64 heads of 2,048 tokens and 128 dimensions need five such copies otherwise.
+_WIDE_ENTRIES = 2**23
 
 
 def scaled_dot_product_attention(
@@ -126,22 +132,52 @@ def _attention(
     rng: int,
     n_threads: int | None,
 ) -> Tensor:
+    options: dict[str, Any] = {
+        "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa, "eps": eps,
+        "delta": delta, "method": method, "rng": rng, "n_threads": n_threads,
+    }  # fmt: skip
     with torch.no_grad():
-        output: Tensor = attention(
-            query,
-            key,
-            value,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-            eps=eps,
-            delta=delta,
-            method=method,
-            rng=rng,
-            n_threads=n_threads,
-        )
+        if _is_half_by_heads(query, key, value, attn_mask):
+            return _in_pieces(query, key, value, options)
+        output: Tensor = attention(query, key, value, attn_mask=attn_mask, **options)
     return output
+
+
+def _is_half_by_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether these are texts of heads in half precision, which are best taken a few at a time."""
+    points = query, key, value
+    by_heads = all(p.dim() == 4 and p.shape[0] == query.shape[0] for p in points)
+    half = all(p.dtype in (torch.float16, torch.bfloat16) for p in points)
+    groups = key.shape[1] == value.shape[1] if by_heads else False
+    return half and by_heads and groups and mask is None and query.numel() > _WIDE_ENTRIES
+
+
+def _in_pieces(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+    """Some groups of heads at a time, each copied to float32 and its output back."""
+    lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+        query.shape[:2], _heads_of(query, key, options["enable_gqa"])
+    )
+    dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    output = query.new_empty((*lead, query.shape[2], value.shape[3]), dtype=dtype)
+    options = options | {
+        "rng": np.random.default_rng(options["rng"])
+    }  # goes on from piece to piece
+    for text in range(lead[0]):
+        for heads, groups in _pieces(query, key):
+            parts = query[text, heads], key[text, groups], value[text, groups]
+            output[text, heads] = attention(*(part.float() for part in parts), **options)
+    return output
+
+
+def _pieces(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Heads of a text and the groups of keys that they use."""
+    n_groups = key.shape[1]
+    shared = query.shape[1] // n_groups
+    per_group = shared * query.shape[2] * query.shape[3]
+    step = max(1, _WIDE_ENTRIES // max(per_group, 1))
+    for first in range(0, n_groups, step):
+        last = min(first + step, n_groups)
+        yield slice(first * shared, last * shared), slice(first, last)
 
 
 @_attention.register_fake
