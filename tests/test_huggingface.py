@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,7 +250,7 @@ def test_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     perplexity = np.exp((3 * 39 * losses[0] + 8 * losses[1]) / (3 * 39 + 8))
     model.train()
     tolerances = (0.1, 0.01, 0.001)
-    every = huggingface.calibrate(model, texts, 1e9, tolerances=tolerances)
+    every = huggingface.calibrate(model, texts, 1e9, tolerances=tolerances, by_head=False)
     assert every.perplexity == pytest.approx(perplexity, rel=1e-5)
     assert list(every.changes) == sorted(tolerances)
     sizes = [abs(change) for change in every.changes.values()]
@@ -259,7 +261,7 @@ def test_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
         (1.1 * sizes[1], 0.01, 3),
         (1.1 * sizes[2], 0.1, 3),
     ):
-        found = huggingface.calibrate(model, texts, most, tolerances=tolerances)
+        found = huggingface.calibrate(model, texts, most, tolerances=tolerances, by_head=False)
         assert found.eps == eps
         # It stops at the first that changes too much.
         assert found.changes == dict(list(every.changes.items())[:n_tried])
@@ -289,3 +291,98 @@ def test_registering_a_name_again_with_other_options_warns() -> None:
         huggingface.register(name, eps=0.1)
     with pytest.warns(approxkmv.AccuracyWarning, match=r"eps 0.1 and now 0.5: every model"):
         assert huggingface.register(name, eps=0.5) == name
+
+
+def test_an_error_for_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every head meets its own number, its own keys and, at the end, its own place."""
+    import approxkmv.torch as face
+
+    attend, seen = face.scaled_dot_product_attention, []
+
+    def recorded(query: Any, *arrays: Any, **options: Any) -> Any:
+        seen.append((query.shape[1], options["eps"]))
+        return attend(query, *arrays, **options)
+
+    monkeypatch.setattr(face, "scaled_dot_product_attention", recorded)
+    model, ids = build("Llama"), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    name = huggingface.register(eps=[[0.1, 0.2, 0.1, 0.0], [0.3] * 4])
+    for given in (None, mask):
+        outputs = []
+        for implementation in ("eager", name):
+            model.set_attn_implementation(implementation)
+            with torch.no_grad():
+                outputs.append(model(input_ids=ids, attention_mask=given)[0])
+        assert (outputs[0] - outputs[1])[:, 5:].abs().max() < 1e-5
+        assert seen == [(1, 0.0), (2, 0.1), (1, 0.2), (4, 0.3)]
+        seen.clear()
+
+
+def test_errors_of_heads_are_a_name_of_their_own() -> None:
+    errors = [[0.1, 0.2], [0.3, 0.4]]
+    name = huggingface.register(eps=errors)
+    assert name.startswith("approxkmv-eps-by-head-")
+    assert huggingface.register(eps=np.array(errors)) == name
+    assert huggingface.register(eps=[[0.1, 0.2], [0.3, 0.5]]) != name
+    with pytest.raises(ValueError, match="same number of heads"):
+        huggingface.register(eps=[[0.1], [0.1, 0.2]])
+    model = build("Llama")
+    model.set_attn_implementation(name)
+    with pytest.raises(ValueError, match="2 layers of 2 heads, which do not fit layer 0 of 4"):
+        model(input_ids=tokens())
+
+
+def test_calibration_by_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest error where nobody looks, none where it saves no time; saved is what is read."""
+    import approxkmv.torch as face
+
+    exact, generator = approxkmv.attention, torch.Generator().manual_seed(0)
+
+    def attend(*points: Any, eps: float, return_info: bool = False, **given: Any) -> Any:
+        given["method"] = "exact"
+        output, info = exact(*points, **given, return_info=True)
+        output = output + 20 * eps * torch.randn(output.shape, generator=generator)
+        kept = {"method": "sampled", "error_estimate": eps}
+        times = [1.0 if eps == 0 or head % 4 == 0 else 0.5 - eps for head in range(len(info.heads))]
+        heads = [
+            replace(head, seconds={"": t}, **kept)
+            for head, t in zip(info.heads, times, strict=True)
+        ]
+        return (output, replace(info, heads=tuple(heads))) if return_info else output
+
+    def asked(*points: Any, method: str = "auto", eps: float = 0.1, **given: Any) -> Any:
+        return attend(*points, eps=0.0 if method == "exact" else eps, **given)
+
+    monkeypatch.setattr(sys.modules["approxkmv.attention"], "attention", asked)
+    monkeypatch.setattr(face, "attention", asked)
+    model = build("Llama")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.mul_(1 if "norm" in name else 10)  # predictions that depend on the text
+        model.model.layers[1].self_attn.o_proj.weight[:, 8:16] = 0  # head 1 of layer 1
+    text = model.generate(tokens(2), max_new_tokens=40, do_sample=False, pad_token_id=0)
+    tolerances = (0.0001, 0.001, 0.01)
+    every = huggingface.calibrate(model, [text], 1e9, tolerances=tolerances, by_head=False)
+    most = every.changes[0.01] / 2
+    assert most > 0.001
+    found = huggingface.calibrate(model, [text], most, tolerances=tolerances)
+    assert found.by_head is not None
+    assert found.by_head_change is not None
+    assert abs(found.by_head_change) <= most
+    errors = np.array(found.by_head)
+    assert errors.shape == (2, 4)
+    assert np.all(errors[:, 0] == 0)
+    assert errors[1, 1] == 0.01
+    assert np.all(errors[:, 1:] > 0)
+    found.save(tmp_path / "found.json")
+    again = huggingface.Calibration.load(tmp_path / "found.json")
+    assert again == found
+    assert again.register() == found.register()
+
+
+def test_files_that_are_no_calibration(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", '{"eps": 2, "perplexity": "a", "changes": [], "by_head": null}'):
+        (tmp_path / "file").write_text(text)
+        with pytest.raises(ValueError, match="file: not a saved calibration"):
+            huggingface.Calibration.load(tmp_path / "file")
