@@ -39,6 +39,8 @@ STYLES = {
     "KDEformer": ("#009e73", "v"),
     "HyperAttention": ("#d55e00", "s"),
     "Nystroem": ("#cc79a7", "D"),
+    "WildCat": ("#56b4e9", "X"),
+    "Thinformer": ("#b8a000", "<"),
     "Performer": ("#767676", "P"),
 }
 # Below this an error is rounding: exact contestants are drawn as lines at their time.

@@ -5,6 +5,7 @@ sorting and sampling are part of the time. What a method leaves open is settled 
 
 * KDEformer and HyperAttention count the pairs of a query's own block once; HyperAttention's
   published code counts them twice where its bias is not applied (docs/errata.md E25).
+* WildCat and Thinformer are in coresets.py.
 * Causal attention by sampling splits the text in halves, as HyperAttention does: the second half's
   queries see the first half's keys without a mask, and both halves are causal again.
 """
@@ -18,8 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-Tensor = torch.Tensor
-Part = tuple[Tensor, Tensor]  # output and logarithm of the denominator, by query
+from benchmarks.coresets import Part, Tensor, thinned_keys, weighted_keys
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,24 @@ def kdeformer(head: Head, n_drawn: int, n_bits: int = 7) -> Tensor:
     return _whole(head, cross, n_drawn)
 
 
+def wildcat(head: Head, n_keys: int) -> Tensor:
+    """Keys chosen by pivots, with weights that project the others onto them."""
+
+    def cross(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Part:
+        return weighted_keys(q, k, v, n_keys, generator)
+
+    return _whole(head, cross, n_keys)
+
+
+def thinformer(head: Head, n_keys: int, block: int = 256) -> Tensor:
+    """Keys thinned by halving blocks of them."""
+
+    def cross(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> Part:
+        return thinned_keys(q, k, v, n_keys, block, generator)
+
+    return _whole(head, cross, n_keys)
+
+
 def nystroem(head: Head, n_landmarks: int) -> Tensor:
     """Landmarks among queries and keys: A = A_qz A_zz^-1 A_zk, in the lifted Gaussian kernel."""
     q, k, v = head.query, head.key, head.value
@@ -161,6 +179,8 @@ RIVALS = {
     "HyperAttention": Entry(
         hyper_attention, SIZES, ({"block": 128, "n_bits": 10}, {"block": 256}, {"block": 512})
     ),
+    "WildCat": Entry(wildcat, SIZES[:5]),
+    "Thinformer": Entry(thinformer, SIZES, ({"block": 64}, {"block": 256})),
     "Nystroem": Entry(nystroem, SIZES[:5]),
     "Performer": Entry(performer, SIZES[:5]),
 }

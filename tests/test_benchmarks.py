@@ -173,6 +173,14 @@ flat = rivals.Head(0 * h.query, h.key, h.value, True, 0)
 assert off(rivals.running_mean(flat, 1), rivals.blocked(flat)) < 1e-5
 assert off(rivals.nystroem(h, 1200), exact) < 1e-3    # every point a landmark
 assert off(rivals.hyper_attention(h, 16, block=600), exact) < 1e-5  # one block
+assert off(rivals.wildcat(h, 600), exact) < 1e-3      # every key chosen
+assert off(rivals.thinformer(h, 600), exact) < 1e-5   # no key thinned out
+smooth = [head(False, s, size=0.3) for s in range(4)]
+drawn, *others = (                                    # better than keys drawn without a look
+    sum(off(run(h, 75), rivals.blocked(h)) for h in smooth)
+    for run in (rivals.uniform, rivals.wildcat, rivals.thinformer)
+)
+assert max(others) < 0.7 * drawn, (drawn, others)
 print("ok")
 """
 
