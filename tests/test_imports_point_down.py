@@ -84,6 +84,7 @@ STAGES = [
         "survey.attention_order",
         "schemes.mean_of_values",
         "schemes.attention_in_time",
+        "schemes.cells",
         "schemes.few_coordinates",
         "schemes.low_rank",
         "schemes.in_time",

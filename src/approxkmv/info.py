@@ -121,7 +121,8 @@ class ProductInfo:
         squared error is not larger than its upper limit estimated from drawn pairs, pilot rows and
         a search for pairs that were missed. None where no bound is known.
     confidence : float
-        Probability with which the bound holds; 1 for exact products.
+        Probability with which the bound holds; 1 for exact products, and for those in which nothing
+        is left to chance (``info.plan.reason`` says so).
     pairs : int
         Kernel evaluations made, all stages together.
     pairs_exact : int

@@ -45,6 +45,10 @@ class Cells:
     # The same where the exact product is so short that finding out about cells takes a tenth of it:
     # 0.27 for 40,000 points of 8 uniform coordinates, which would need half of the pairs.
     most_left_if_small: float = 0.25
+    # Boxes around cells of more dimensions are rarely apart: 2 % of the pairs of cells are needed
+    # for tables of 3 columns, 20 to 34 % for 9.
+    most_dims_of_boxes: int = 4
+    checked_rows: int = 128  # to measure what was left out by a bound
     # Pilot rows that no pair unlike all others has shown up in leave this share of the squared
     # error budget to such pairs: their number follows from it.
     unseen: float = 0.2

@@ -15,6 +15,7 @@ from approxkmv.engine.progress import Progress
 from approxkmv.engine.report import FORMS, exact_info, sampled_info
 from approxkmv.engine.request import Request, Scaled
 from approxkmv.engine.result import Result
+from approxkmv.engine.schemes.cells import far_cells_left_out
 from approxkmv.engine.schemes.in_time import KEPT, answer_in_time, probe
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.info import ProductInfo
@@ -146,6 +147,11 @@ class _Attempt:
         """
         near, far = self._within_reach()
         x_norm, kernel = near.x_norm, near.kernel
+        if len(far) == 0:
+            whole = near.problem(self.request, self.rng, min(eps, 1e9) * x_norm, self.limit)
+            result = far_cells_left_out(whole, self.trace)
+            if result is not None:
+                return result
         lengths = np.linalg.norm(near.columns.astype(np.float64), axis=1)
         large = np.flatnonzero(lengths > eps * x_norm)
         rest = near.columns.copy()

@@ -93,18 +93,31 @@ def sampled_info(
     )
     numbers = kernel_numbers(scaled.kernel) | trace.numbers
     # Markov's inequality for the squared error, whose mean is estimated from above.
-    bound = math.sqrt((result.worst + rounding**2) / request.delta)
+    bound, confidence = math.sqrt((result.worst + rounding**2) / request.delta), 1 - request.delta
+    if result.without_signs is not None:
+        bound, confidence = _certain(request, scaled, result, result.without_signs), 1.0
     return ProductInfo(
         "sampled",
         Plan("sampled", result.reason, numbers, considered(trace.considered, "not needed")),
         error_estimate=math.hypot(math.sqrt(result.variance), rounding) / x_norm,
         error_bound=bound / x_norm,
-        confidence=1 - request.delta,
+        confidence=confidence,
         pairs=trace.pairs,
         pairs_exact=request.pairs_asked,
         seconds=trace.seconds,
         product_norm=request.length(result.y) / x_norm,
     )
+
+
+def _certain(request: Request, scaled: Scaled, result: Result, without_signs: float) -> float:
+    """A bound of the error that assumes nothing: what was left out, and rounding.
+
+    In every row rounding is at most a share of the product with |x|, as in ``rounding_bound``.
+    """
+    share = rounding_bound(
+        scaled.kernel, 1.0, n_pairs=request.pairs_asked, most_equal=_most_equal(request)
+    )
+    return math.sqrt(result.upper) + share * (math.sqrt(without_signs) + scaled.x_norm)
 
 
 def _rounding(request: Request, scaled: Scaled, result: Result, limit: Limit) -> float:

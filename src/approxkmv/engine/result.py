@@ -20,6 +20,9 @@ class Result:
     n_recomputed: int  # rows computed exactly because their variance stood out
     exact_rows: Index  # pilot rows: computed exactly, chosen before anything was drawn
     reason: str  # why this was the way to the answer
+    # Where nothing is left to chance, and `upper` is certain but for rounding: the squared length
+    # of the product of what was computed with |x|, which bounds the rounding.
+    without_signs: float | None = None
 
     @property
     def worst(self) -> float:

@@ -88,10 +88,7 @@ def _survey_by_norm(problem: Problem, trace: Trace, *, one_shot: bool) -> Survey
 
 def _survey_of_cells(problem: Problem, order: SpatialOrder, trace: Trace) -> Survey:
     blocks, tiles, squares = order
-    # So many that a pair unlike all others, in one more row, would take a small part of the error.
-    n_rows = 1 / (problem.policy.cells.unseen * problem.eps**2)
-    most = search_cost(problem) / (problem.cost.pilot_pair * problem.n_keys)
-    n_rows = min(math.ceil(min(n_rows, max(most, len(blocks.sizes)))), problem.n_queries)
+    n_rows = rows_for_cells(problem, order)
     parts = np.linspace(0, problem.n_queries, n_rows + 1).astype(np.int64)
     strata = blocks_of(blocks.order, parts)
     pilot = _pilot(problem, (blocks, tiles, strata), 1, False, trace)
@@ -103,6 +100,14 @@ def _survey_of_cells(problem: Problem, order: SpatialOrder, trace: Trace) -> Sur
     _note(survey, problem, trace)
     trace.lap("plan")
     return survey
+
+
+def rows_for_cells(problem: Problem, order: SpatialOrder) -> int:
+    """So many that a pair unlike all others, in one more row, would take little of the error."""
+    n_rows = 1 / (problem.policy.cells.unseen * problem.eps**2)
+    most = search_cost(problem) / (problem.cost.pilot_pair * problem.n_keys)
+    least = len(order.query_blocks.sizes)
+    return min(math.ceil(min(n_rows, max(most, least))), problem.n_queries)
 
 
 def _target(problem: Problem) -> float:
