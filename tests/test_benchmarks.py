@@ -201,3 +201,11 @@ def test_top_eigenvalue_small_run(tmp_path: Path) -> None:
     difference = float(done.stdout.split("relative difference")[1])
     assert abs(difference) <= 0.011
     assert "products" in done.stdout
+
+
+def test_costs_on_a_small_problem() -> None:
+    """Every cost that is varied is one of the model's, and all three cases are reported."""
+    done = run("benchmarks.costs", "--n", "2000", "--threads", "1", "--repetitions", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("time if halved") == 3
+    assert "pair_overhead" in done.stdout
