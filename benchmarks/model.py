@@ -29,7 +29,6 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv import datasets, huggingface
-from approxkmv._table import table
 from benchmarks import harness
 
 OUT = Path(__file__).resolve().parent / "results/model.jsonl"
@@ -165,6 +164,8 @@ def run(args: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> Non
             ids = tokenizer(text[: 12 * n], return_tensors="pt").input_ids[:, :n]
             if name not in (args.which or [name]) or ids.shape[1] < n:
                 continue
+            # What runs first has to ask for memory: 1.5 s of 25 at 8,192 tokens.
+            prompt(model, ids, known[chosen[-1]])
             wanted: tuple[Array, Array] | None = None
             for way in chosen:
                 hidden, seconds, attention = prompt(model, ids, known[way])
@@ -192,7 +193,7 @@ def summary(records: list[dict[str, Any]]) -> list[list[str]]:
                 f"{median(r['attention'] / r['seconds'] for r in timed):.0%}" if timed else "",
                 _span([100 * r["change"] for r in own]),
                 _span([100 * r["change_late"] for r in own]),
-                f"{100 * min(r['agreement'] for r in own):.1f} %",
+                f"{100 * min(r['agreement'] for r in own):.1f} %",  # the worst text
             ]
         )
     return rows
@@ -233,7 +234,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.what == "table":
         lines = args.output.read_text(encoding="utf-8").splitlines()
-        print(table(HEADINGS, summary([json.loads(line) for line in lines])))
+        rows = summary([json.loads(line) for line in lines])
+        for row in (HEADINGS, ["---"] * len(HEADINGS), *rows):
+            print("|", " | ".join(row), "|")
         return 0
     described = harness.machine(args.threads) | {"transformers": version("transformers")}
 

@@ -5,8 +5,8 @@ Attention in a language model
 Error of each layer, change of the output, and time, with our attention in a model.
 
 ``python attention_model.py --model FOLDER_OR_FILE.gguf --tokens 2048 --eps 0.1`` takes any causal
-model of transformers. Without one, a tiny random model shows how it works; its layers are too small
-to sample, so they are exact.
+model of transformers. Without one, a tiny random model shows how it works: its heads are sampled,
+as the text is long, but its predictions are noise.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from approxkmv.torch import scaled_dot_product_attention
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", type=Path)
-parser.add_argument("--tokens", type=int, default=256)
+parser.add_argument("--tokens", type=int, default=8192)
 parser.add_argument("--eps", type=float, default=0.1)
 args = parser.parse_args()
 
