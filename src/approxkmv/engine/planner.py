@@ -120,6 +120,8 @@ def _low_rank(problem: Problem, trace: Trace) -> LowRankPlan | None:
         return plan_low_rank(problem, trace)
     except Refusal:
         return None
+    finally:
+        trace.lap("rank")
 
 
 def _as_candidate(plan: LowRankPlan, trace: Trace) -> Candidate:

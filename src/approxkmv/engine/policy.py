@@ -331,12 +331,15 @@ class LowRankMargins:
     # Points between which kernel values tell what the first pivots leave.
     test_points: int = 256
     # Of the squared error budget, what further pivots aim at; ranks are tried at least this factor
-    # apart; and the rank extrapolated from the first pivots may be this factor too high.
+    # apart.
     aim: float = 0.6
     step: float = 1.1
+    # Errors fall faster than their powers: a rank extrapolated from ranks that cost up to `early`
+    # times the share `look` of the exact product may be this factor too high. Ranks that cost less
+    # than this share are tried whatever those before say.
     optimism: float = 2.0
-    # Ranks that cost less than this share of the exact product are tried whatever those before say.
-    look: float = 0.02
+    look: float = 0.01
+    early: float = 4.0
     # More pivots than this take more than 300 MB.
     most_rank: int = 6144
     # Rows computed exactly: drawn to judge the error, and because they are most likely wrong.

@@ -145,6 +145,30 @@ def test_promise_over_many_runs(kind: str) -> None:
     assert len(near) == 0 or np.mean(near) >= 0.9
 
 
+@pytest.mark.parametrize("share", [0.8, 0.1])
+def test_x_in_the_null_space_of_the_low_rank_part(share: float) -> None:
+    """All of the product is error of the pivots that the same seed takes first.
+
+    As large as what is allowed, or ten times that: then these pivots must not be the last ones.
+    """
+    data = family("signs")
+    kernel, eps = prepare(data.queries, data.keys, data.bandwidth), 1.0
+    budget = Budget((data.eps * float(np.linalg.norm(data.x))) ** 2, DELTA)
+    problem = Problem(kernel, data.x[:, None], budget, np.random.default_rng(0), policy=ANY)
+    pivots = plan_low_rank(problem, Trace()).trial.span.pivots()
+    unit = np.eye(len(pivots.index), dtype=np.float32)
+    basis, _ = np.linalg.qr(kernel.at_keys(pivots.index).product(unit).out)
+    x = data.x - basis @ (basis.T @ data.x)
+    adverse = case(data.keys, data.bandwidth, x.astype(np.float32), eps)
+    eps = float(np.linalg.norm(adverse.exact) / np.linalg.norm(x)) * share
+    for seed in range(4):
+        error, estimate, rank = adverse._replace(eps=eps).run(seed)
+        assert error <= 1
+        assert estimate > 0.5 * error
+        if seed == 0 and share < 0.5:
+            assert rank > len(pivots.index)
+
+
 def test_matrix_of_high_rank_is_refused_early() -> None:
     """Points far apart: a look at two thousand of them is enough."""
     points = np.random.default_rng(0).standard_normal((20_000, 32)).astype(np.float32)

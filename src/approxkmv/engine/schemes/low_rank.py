@@ -74,8 +74,10 @@ class Trial:
         while self.upper > budget:
             rank, needed = self.span.rank, rank_needed(self.seen, margins.aim * budget)
             # Errors of few pivots say little of those of many: some are tried whatever they say.
-            if cost_of_rank(problem, rank) > margins.look * problem.n_pairs:
-                _affordable(problem, needed)
+            looked = cost_of_rank(problem, rank) / problem.n_pairs
+            if looked > margins.look:
+                early = looked <= margins.early * margins.look
+                _affordable(problem, needed / (margins.optimism if early else 1.0))
             if self.span.exhausted:
                 raise Refusal(NOT_LOW)
             more = min(max(needed, margins.step * rank), 2 * rank)

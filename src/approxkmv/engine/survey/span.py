@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from approxkmv._lazy import lazy_property
 from approxkmv.engine.survey.pivots import accepted_pivots
 from approxkmv.engine.survey.thin import (
     inverse_of_lower,
@@ -39,6 +40,11 @@ class Pivots:
     index: Index
     root: Float64  # lower Cholesky factor of W
 
+    @lazy_property
+    def inverse(self) -> Float64:
+        """That of the root, for many products: 26 ms each with systems solved, 18 ms without."""
+        return inverse_of_lower(self.root)
+
     def weights(self, sums: Array, n_threads: int = 1) -> Float64:
         """``W^-1`` times the columns of ``K(S, k) x``."""
         inner = solve_lower(self.root, sums.astype(np.float64), n_threads)
@@ -51,7 +57,7 @@ class Pivots:
             sums = kernel.at_keys(self.index).transposed.product(x).out
         else:
             sums = between.at_queries(self.index).product(x).out
-        weights = self.weights(sums, kernel.backend.threads)
+        weights = times(self.inverse.T, times(self.inverse, sums.astype(np.float64)))
         weights = np.ascontiguousarray(weights, dtype=x.dtype)
         return (between if transposed else kernel).at_keys(self.index).product(weights).out
 
@@ -69,7 +75,7 @@ class Pivots:
         pivots: what is left of its row of K is at most its root times that of the key.
         """
         columns = kernel.at_keys(self.index)
-        inverse = np.ascontiguousarray(inverse_of_lower(self.root).T, dtype=kernel.keys.dtype)
+        inverse = np.ascontiguousarray(self.inverse.T, dtype=kernel.keys.dtype)
         left = np.empty(len(kernel.queries))
         for first in range(0, len(left), _ROWS_AT_ONCE):
             rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(left)))
