@@ -3,6 +3,8 @@
 // Known to the instruction sets and to their callers alike: plain structs, no functions.
 #pragma once
 
+#include "kernel_function.hpp"
+
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +23,8 @@ constexpr std::size_t kProjectedPiece = 64;
 //
 //   slope * s_ij - query_shift[i] - key_shift[j],   s_ij = <q_i, k_j>, or |q_i - k_j|^2
 //
-// with `differences`, and are cut at `ceiling`.
+// with `differences`, and are cut at `ceiling`; values are those of `function` at minus the
+// exponent.
 template <class T>
 struct Operands {
   const T *queries;      // [strip][dim][row in strip], zero padded
@@ -34,6 +37,7 @@ struct Operands {
   int n_strips;        // strips of queries in use
   T slope, ceiling;
   bool differences;
+  KernelFunction function{};
   T *scores;  // scratch [rows][kScoreStride]
 };
 

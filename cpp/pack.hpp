@@ -76,6 +76,7 @@ Operands<T> operands_of(const Geometry<T> &g, int panel_keys, T *scores) {
   operands.slope = g.slope;
   operands.ceiling = T(0);
   operands.differences = g.differences;
+  operands.function = g.function;
   operands.scores = scores;
   return operands;
 }

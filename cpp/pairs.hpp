@@ -19,14 +19,15 @@ template <class T>
 void pair_kernel(const PairKernel<T> &kernel, const std::int64_t *rows, const std::int64_t *cols,
                  std::size_t n_pairs, const TypedKernels<T> &kernels, int n_threads,
                  const Poll &poll, double *out) {
-  parallel_for(
-      (n_pairs + kPairsPerTask - 1) / kPairsPerTask, n_threads,
-      [&](std::size_t task, int) {
-        const std::size_t last = std::min(n_pairs, (task + 1) * kPairsPerTask);
-        for (std::size_t p = task * kPairsPerTask; p < last; ++p)
-          out[p] = std::exp(kernel.exponent(std::size_t(rows[p]), std::size_t(cols[p]), kernels));
-      },
-      poll);
+  parallel_for((n_pairs + kPairsPerTask - 1) / kPairsPerTask, n_threads,
+               [&](std::size_t task, int) {
+                 const std::size_t last = std::min(n_pairs, (task + 1) * kPairsPerTask);
+                 for (std::size_t p = task * kPairsPerTask; p < last; ++p)
+                   out[p] = value_at(
+                       kernel.function,
+                       kernel.exponent(std::size_t(rows[p]), std::size_t(cols[p]), kernels));
+               },
+               poll);
 }
 
 struct Hits {

@@ -32,10 +32,13 @@ static inline T decay(T old, T next) {
   return exp<T>(S::splat(old - next), S::splat(T(0)))[0];
 }
 
+// What a row of scores is to an epilogue: exponents once a shift is subtracted, the same with the
+// shift that row_maximum found and exponents rounded as they are there, or kernel values already.
+enum class Scores { kShifted, kOnline, kValues };
+
 // Exponentials of one row, stored in place if `kStore`; their sum, and their product with one
-// column. With `kOnline` the shift is what row_maximum found, and exponents are rounded as they are
-// there.
-template <class T, bool kStore, bool kOnline = false>
+// column.
+template <class T, bool kStore, Scores kScores = Scores::kShifted>
 static inline void exponentials(T *scores, const T *key_shift, const T *x, int n, T slope, T shift,
                                 T ceiling, typename Simd<T>::V &total,
                                 typename Simd<T>::V &weighted) {
@@ -48,11 +51,17 @@ static inline void exponentials(T *scores, const T *key_shift, const T *x, int n
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const int at = j + v * S::kWidth;
-      const V t = kOnline ? slope * S::load(scores + at) - S::load(key_shift + at) - shift
-                          : slope * S::load(scores + at) - shift - S::load(key_shift + at);
-      const V e = exp<T>(t, top);
+      V e;
+      if constexpr (kScores == Scores::kValues) {
+        e = S::load(scores + at);
+      } else {
+        const V t = kScores == Scores::kOnline
+                        ? slope * S::load(scores + at) - S::load(key_shift + at) - shift
+                        : slope * S::load(scores + at) - shift - S::load(key_shift + at);
+        e = exp<T>(t, top);
+      }
       if (kStore) {
-        S::store(scores + at, e);
+        if constexpr (kScores != Scores::kValues) S::store(scores + at, e);
         sums[v] += e;
       } else {
         sums[v] += e;

@@ -107,6 +107,19 @@ struct Simd {
   static inline V larger(V a, V b) { return a > b ? a : b; }
   static inline V smaller(V a, V b) { return a < b ? a : b; }
 #endif
+  // Rounded correctly; a lane at a time, which compilers make an instruction of where there is one.
+  static inline V root(V v) {
+#if defined(AKMV_INTRINSIC)
+    if constexpr (sizeof(T) == 4)
+      return AKMV_INTRINSIC(sqrt_ps)(v);
+    else
+      return AKMV_INTRINSIC(sqrt_pd)(v);
+#else
+    for (int i = 0; i < kWidth; ++i)
+      v[i] = T(__builtin_sqrt(v[i]));  // of single precision, too: its root is rounded once
+    return v;
+#endif
+  }
   // Both keep a NaN in `a`. Where one operand is not a number Arm's instructions return it, so they
   // will do here and not above.
 #if defined(AKMV_NEON)

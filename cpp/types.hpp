@@ -6,8 +6,10 @@
 #include "kernels.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace akmv {
@@ -48,13 +50,45 @@ struct Geometry {
   const double *query_shift, *key_shift;
   T slope;
   bool differences;
+  KernelFunction function{};
 };
 
-/// The kernel pair by pair: K_ij = exp(slope |q_i - k_j|^2).
+/// The arithmetic of double precision, a number at a time: see kernel_function.hpp.
+struct ScalarMath {
+  using V = double;
+  static double of(double c) { return c; }
+  static double root(double v) { return std::sqrt(v); }
+  static double bits_of(double v) { return std::log1p(v) * kLog2E; }
+  static double bounded(double bits) { return std::min(bits, 1100.0); }
+  static double two_to_minus(double bits) { return std::exp2(-bits); }
+};
+
+/// The value of a kernel where the exponent of the Gaussian is `exponent`.
+inline double value_at(const KernelFunction &function, double exponent) {
+  if (function.family == Family::kGaussian) return std::exp(exponent);
+  double value = 0;
+  with_formula<ScalarMath>(function, [&](const auto &formula) { value = formula(-exponent); });
+  return value;
+}
+
+/// The least exponent at which the value is at least `value`, to its last few digits.
+inline double exponent_at(const KernelFunction &function, double value) {
+  if (function.family == Family::kGaussian) return std::log(value);
+  if (value >= 1) return value > 1 ? std::numeric_limits<double>::infinity() : 0.0;
+  double least = -1e300, most = 0;  // halved by their logarithms: exponents of all sizes
+  for (int step = 0; step < 200 && least < most * (1 + 1e-15); ++step) {
+    const double middle = -std::sqrt(-least) * std::sqrt(std::max(-most, 1e-300));
+    (value_at(function, middle) >= value ? most : least) = middle;
+  }
+  return most;
+}
+
+/// The kernel pair by pair, of which the Gaussian is exp(slope |q_i - k_j|^2).
 template <class T>
 struct PairKernel {
   Rows<T> queries, keys;
   double slope;
+  KernelFunction function{};
 
   double exponent(std::size_t i, std::size_t j, const TypedKernels<T> &kernels) const {
     return slope * double(kernels.squared_distance(queries[i], keys[j], keys.d));

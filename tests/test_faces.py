@@ -199,7 +199,7 @@ def test_grids_of_scikit_learn_run() -> None:
         (KernelDensity(kernel="tophat"), "kernel must be 'gaussian', got 'tophat'"),
         (KernelDensity(metric="haversine"), "metric must be 'euclidean', got 'haversine'"),
         (KernelDensity(atol=-1.0), "atol must be"),
-        (KernelRidge(kernel="linear"), "kernel must be 'rbf', got 'linear'"),
+        (KernelRidge(kernel="linear"), "kernel must be one of 'gaussian', 'laplacian'"),
         (KernelRidge(gamma=1.0, bandwidth=2.0), "gamma must be None"),
         (KernelRidge(gamma=-1.0), "gamma must be a positive"),
     ],

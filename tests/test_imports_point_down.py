@@ -43,7 +43,13 @@ LAYERS: list[list[str]] = [
     ["approxkmv._check", "approxkmv._heads"],
     ["approxkmv.loops"],
     ["approxkmv._threads"],
-    ["approxkmv._core", "approxkmv.info", "approxkmv._warnings", "approxkmv._tensors"],
+    [
+        "approxkmv._core",
+        "approxkmv.functions",
+        "approxkmv.info",
+        "approxkmv._warnings",
+        "approxkmv._tensors",
+    ],
     [
         "approxkmv._extras",
         "approxkmv._shown",
@@ -55,18 +61,25 @@ LAYERS: list[list[str]] = [
 ]
 # The only modules of ours these may know.
 ONLY = {
-    "approxkmv.loops.reference": {"approxkmv.loops.compiled", "approxkmv.loops.types"},
+    "approxkmv.loops.reference": {
+        "approxkmv.functions",
+        "approxkmv.loops.compiled",
+        "approxkmv.loops.types",
+    },
     "approxkmv._check": {
         "approxkmv._tensors",
+        "approxkmv.functions",
         "approxkmv.loops.compiled",
         "approxkmv.loops.types",
     },
     "approxkmv.loops.compiled": {
         "approxkmv._core",
         "approxkmv._threads",
+        "approxkmv.functions",
         "approxkmv.loops.types",
     },
-    "approxkmv.loops.types": set(),
+    "approxkmv.functions": set(),
+    "approxkmv.loops.types": {"approxkmv.functions"},
     "approxkmv._threads": {"approxkmv._core"},
     "approxkmv._interrupts": set(),
     "approxkmv.info": {"approxkmv._shown"},

@@ -2,6 +2,7 @@
 #include "../product.hpp"
 #include "backend.hpp"
 #include "module.hpp"
+#include "records.hpp"
 
 namespace akmv::bindings {
 namespace {
@@ -13,12 +14,14 @@ struct ExponentsRecord : Record {
   double factor = 1;
   T slope = 0, ceiling = 0;
   bool differences = false, online = false, squares = false;
+  KernelFunctionRecord function;
 
   void read(Fields &from) {
     from("query_shift", query_shift)("key_shift", key_shift);
     from("query_centre", query_centre)("key_centre", key_centre)("factor", factor);
     from("slope", slope)("ceiling", ceiling);
     from("differences", differences)("online", online)("squares", squares);
+    from("function", function);
   }
 };
 
@@ -41,7 +44,8 @@ void bound_tile_product(Matrix<const T> queries, Matrix<const T> keys, Matrix<co
       e.query_shift.data(),
       e.key_shift.data(),
       e.slope,
-      e.differences};
+      e.differences,
+      e.function.view()};
   const Product<T> product{geometry,
                            e.ceiling,
                            x.data(),

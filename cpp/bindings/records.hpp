@@ -5,6 +5,16 @@
 
 namespace akmv::bindings {
 
+struct KernelFunctionRecord : Record {
+  static constexpr auto kName = nb::detail::const_name("KernelFunction");
+  int family = 0;
+  double parameter = 0;
+
+  void read(Fields &from) { from("family", family)("parameter", parameter); }
+
+  KernelFunction view() const { return {Family(family), parameter}; }
+};
+
 template <class T>
 struct GeometryRecord : Record {
   static constexpr auto kName = nb::detail::const_name("Geometry");
@@ -13,10 +23,12 @@ struct GeometryRecord : Record {
   double factor = 1;
   T slope = 0;
   bool differences = false;
+  KernelFunctionRecord function;
 
   void read(Fields &from) {
     from("queries", queries)("keys", keys)("query_shift", query_shift)("key_shift", key_shift);
     from("centre", centre)("factor", factor)("slope", slope)("differences", differences);
+    from("function", function);
   }
 
   Geometry<T> view() const {
@@ -25,7 +37,8 @@ struct GeometryRecord : Record {
             query_shift.data(),
             key_shift.data(),
             slope,
-            differences};
+            differences,
+            function.view()};
   }
 };
 
@@ -34,10 +47,13 @@ struct PairKernelRecord : Record {
   static constexpr auto kName = nb::detail::const_name("PairKernel");
   Matrix<const T> queries, keys;
   double slope = 0;
+  KernelFunctionRecord function;
 
-  void read(Fields &from) { from("queries", queries)("keys", keys)("slope", slope); }
+  void read(Fields &from) {
+    from("queries", queries)("keys", keys)("slope", slope)("function", function);
+  }
 
-  PairKernel<T> view() const { return {rows_of(queries), rows_of(keys), slope}; }
+  PairKernel<T> view() const { return {rows_of(queries), rows_of(keys), slope, function.view()}; }
 };
 
 struct FoundPairsRecord : Record {

@@ -70,8 +70,8 @@ struct PilotSquares {
 
   void row(const Patch &at, int row, T *scores) const {
     typename Simd<T>::V total, weighted;
-    exponentials<T, true, false>(scores, t.key_shift + at.first, nullptr, at.width, t.slope,
-                                 t.query_shift[row], t.ceiling, total, weighted);
+    exponentials<T, true>(scores, t.key_shift + at.first, nullptr, at.width, t.slope,
+                          t.query_shift[row], t.ceiling, total, weighted);
     square_sums(scores, p.weights + at.first, t.n_keys, at.width,
                 p.lanes + std::size_t(row) * 2 * Simd<T>::kWidth);
     copy_values(scores, row, at.width, p.values);

@@ -9,6 +9,7 @@
 
 #include "../operands.hpp"
 #if defined(AKMV_ISA)
+#include "../kernel_values.hpp"
 #include "../rows.hpp"
 #endif
 
@@ -28,7 +29,7 @@ struct ProductTile {
 #if defined(AKMV_ISA)
 namespace AKMV_ISA {
 
-template <class T, bool kOnline, Columns kColumns>
+template <class T, Scores kScores, Columns kColumns>
 struct ProductEpilogue {
   using V = typename Simd<T>::V;
   static constexpr int kWidth = Simd<T>::kWidth;
@@ -44,9 +45,9 @@ struct ProductEpilogue {
 
   void row(const Patch &at, int row, T *scores) const {
     const T *key_shift = t.key_shift + at.first;
-    const T shift = kOnline ? raised_shift(at, row, scores) : t.query_shift[row];
+    const T shift = kScores == Scores::kOnline ? raised_shift(at, row, scores) : t.query_shift[row];
     V total, weighted;
-    exponentials<T, kColumns != Columns::kOne, kOnline>(scores, key_shift, p.x + at.first, at.width,
+    exponentials<T, kColumns != Columns::kOne, kScores>(scores, key_shift, p.x + at.first, at.width,
                                                         t.slope, shift, t.ceiling, total, weighted);
     if constexpr (kColumns == Columns::kOne) accumulate(lanes_of(row), weighted);
     if constexpr (kColumns == Columns::kFew)
@@ -84,26 +85,30 @@ struct ProductEpilogue {
   }
 };
 
-template <class T, bool kOnline>
+template <class T, Scores kScores, Columns kColumns>
+static inline void product_tile(const Operands<T> &t, const ProductTile<T> &p) {
+  ProductEpilogue<T, kScores, kColumns> epilogue{t, p};
+  tile_of<kScores>(t, epilogue);
+}
+
+template <class T, Scores kScores>
 static inline void product_of(const Operands<T> &t, const ProductTile<T> &p) {
-  if (p.n_columns == 1) {
-    ProductEpilogue<T, kOnline, Columns::kOne> epilogue{t, p};
-    tile(t, epilogue);
-  } else if (p.n_columns <= kFewColumns) {
-    ProductEpilogue<T, kOnline, Columns::kFew> epilogue{t, p};
-    tile(t, epilogue);
-  } else {
-    ProductEpilogue<T, kOnline, Columns::kMany> epilogue{t, p};
-    tile(t, epilogue);
-  }
+  if (p.n_columns == 1)
+    product_tile<T, kScores, Columns::kOne>(t, p);
+  else if (p.n_columns <= kFewColumns)
+    product_tile<T, kScores, Columns::kFew>(t, p);
+  else
+    product_tile<T, kScores, Columns::kMany>(t, p);
 }
 
 template <class T>
 static void product(const Operands<T> &t, const ProductTile<T> &p) {
-  if (p.online)
-    product_of<T, true>(t, p);
+  if (t.function.family != Family::kGaussian)
+    product_of<T, Scores::kValues>(t, p);
+  else if (p.online)
+    product_of<T, Scores::kOnline>(t, p);
   else
-    product_of<T, false>(t, p);
+    product_of<T, Scores::kShifted>(t, p);
 }
 
 }  // namespace AKMV_ISA

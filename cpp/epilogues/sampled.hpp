@@ -87,8 +87,8 @@ struct SampledColumns {
 
   void row(const Patch &at, int row, T *scores) const {
     typename Simd<T>::V total, weighted;
-    exponentials<T, true, false>(scores, t.key_shift + at.first, nullptr, at.width, t.slope,
-                                 t.query_shift[row], t.ceiling, total, weighted);
+    exponentials<T, true>(scores, t.key_shift + at.first, nullptr, at.width, t.slope,
+                          t.query_shift[row], t.ceiling, total, weighted);
     T *lanes = p.lanes + std::size_t(row) * std::size_t(n_few + 2) * kWidth;
     for (int c = 0; c < n_few; ++c)
       accumulate(lanes + c * kWidth,

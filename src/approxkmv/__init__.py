@@ -13,6 +13,7 @@ from approxkmv._threads import register_with_threadpoolctl as _register
 from approxkmv._warnings import AccuracyWarning as AccuracyWarning
 from approxkmv._warnings import AssumptionWarning as AssumptionWarning
 from approxkmv.attention import attention as attention
+from approxkmv.functions import RationalQuadratic as RationalQuadratic
 from approxkmv.info import AttentionInfo as AttentionInfo
 from approxkmv.info import Plan as Plan
 from approxkmv.info import ProductInfo as ProductInfo
@@ -66,6 +67,7 @@ __all__ = [  # noqa: RUF022 - what is used first comes first
     "SolveInfo",
     "Diagnosis",
     "Plan",
+    "RationalQuadratic",
     "AccuracyWarning",
     "AssumptionWarning",
 ]

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from approxkmv._tensors import as_array
+from approxkmv.functions import NAMED, KernelFunction
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array
 
@@ -110,6 +111,24 @@ def in_bandwidths(queries: Array, keys: Array, bandwidth: Any) -> tuple[Array, A
         k = ((keys - centre) / widths).astype(keys.dtype)
         q = k if queries is keys else ((queries - centre) / widths).astype(queries.dtype)
     return q, k, 1.0
+
+
+def kernel(value: Any) -> KernelFunction:
+    """A kernel by its name, or one that has a parameter."""
+    if isinstance(value, KernelFunction):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(
+            f"kernel must be a name or approxkmv.RationalQuadratic(alpha=...), "
+            f"got {type(value).__name__}."
+        )
+    return NAMED[one_of(value, "kernel", tuple(NAMED))]
+
+
+def only_gaussian(function: KernelFunction, what: str) -> None:
+    """Reject other kernels than the Gaussian where there is nothing for them."""
+    if not function.factorises:
+        raise ValueError(f"kernel must be 'gaussian' {what}, got {function.name!r}.")
 
 
 def matrices(value: Any, name: str) -> Array:

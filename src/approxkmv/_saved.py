@@ -15,7 +15,7 @@ from approxkmv.files import array_names, read_array, write_arrays
 from approxkmv.loops.types import Array
 
 # Raised whenever a file means something else than before.
-FORMAT = 1
+FORMAT = 2
 _HEADER = "approxkmv"
 
 

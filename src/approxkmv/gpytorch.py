@@ -1,9 +1,10 @@
-r"""The Gaussian kernel matrix for GPyTorch and ``linear_operator``, never stored, with gradients.
+r"""Kernel matrices for GPyTorch and ``linear_operator``, never stored, with gradients.
 
-:class:`GaussianKernelLinearOperator` is the matrix; :class:`RBFKernel` is the covariance module
-that makes it, in the place of ``gpytorch.kernels.RBFKernel``. Products are exact, computed by the
-compiled loops on the CPU. So are gradients with respect to points, bandwidth and right-hand side:
-they are products of the same matrix with the right-hand side times coordinates.
+:class:`GaussianKernelLinearOperator` is the matrix; :class:`RBFKernel`, :class:`MaternKernel` and
+:class:`RQKernel` are the covariance modules that make it, in the place of GPyTorch's own. Products
+are exact, computed by the compiled loops on the CPU. So are gradients with respect to points,
+bandwidth and right-hand side: they are products of the same matrix, or that of its slope, with the
+right-hand side times coordinates.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ try:
 except ImportError as missing:
     raise ImportError(needs("approxkmv.gpytorch", "GPyTorch", "gpytorch")) from missing
 
-from approxkmv._torch_product import Product
+from approxkmv import _check
+from approxkmv._torch_product import Product, Values
+from approxkmv.functions import GAUSSIAN, NAMED, KernelFunction, RationalQuadratic
 
-__all__ = ["GaussianKernelLinearOperator", "RBFKernel"]
+__all__ = ["GaussianKernelLinearOperator", "MaternKernel", "RBFKernel", "RQKernel"]
 
 Tensor = torch.Tensor
 
@@ -37,6 +40,8 @@ class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
         Points of the columns.
     bandwidth : Tensor, shape (), (1, 1), (1, n_dims) or (..., 1, 1 or n_dims)
         :math:`\sigma`, one for all dimensions or one for each.
+    kernel : str or KernelFunction
+        Another function of the distance, as in :func:`approxkmv.matvec`.
 
     Examples
     --------
@@ -51,7 +56,14 @@ class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
     True
     """
 
-    def __init__(self, x1: Tensor, x2: Tensor, bandwidth: Tensor) -> None:
+    def __init__(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        bandwidth: Tensor,
+        kernel: str | KernelFunction = "gaussian",
+    ) -> None:
+        function = _check.kernel(kernel)
         for name, tensor in (("x1", x1), ("x2", x2), ("bandwidth", bandwidth)):
             if tensor.device.type != "cpu":
                 raise ValueError(f"{name} must be on the CPU, got a tensor on {tensor.device}.")
@@ -69,37 +81,38 @@ class GaussianKernelLinearOperator(LinearOperator):  # type: ignore[misc]
         batch = _batch_shape(x1, x2, scale)
         # The base class keeps its arguments and differentiates with respect to them.
         x1, x2, scale = (_expanded(t, batch) for t in (x1, x2, scale))
-        super().__init__(x1, x2, scale)
-        self.x1, self.x2, self.bandwidth = x1, x2, scale
+        super().__init__(x1, x2, scale, kernel=function)
+        self.x1, self.x2, self.bandwidth, self.function = x1, x2, scale, function
 
     def _size(self) -> torch.Size:
         return torch.Size([*self.x1.shape[:-1], self.x2.shape[-2]])
 
     def _transpose_nonbatch(self) -> GaussianKernelLinearOperator:
-        return GaussianKernelLinearOperator(self.x2, self.x1, self.bandwidth)
+        return GaussianKernelLinearOperator(self.x2, self.x1, self.bandwidth, self.function)
 
     def _matmul(self, rhs: Tensor) -> Tensor:
         columns = rhs[..., None] if rhs.dim() == 1 else rhs
         batch = _batch_shape(self.x1, columns)
         operands = (self.x1 / self.bandwidth, self.x2 / self.bandwidth, columns)
         flat = [_expanded(t, batch).reshape(batch.numel(), *t.shape[-2:]) for t in operands]
-        y = torch.stack([Product.apply(*parts) for parts in zip(*flat, strict=True)])  # type: ignore[no-untyped-call]
+        options = {"method": "exact", "kernel": self.function}
+        y = torch.stack([Product.apply(*p, options) for p in zip(*flat, strict=True)])  # type: ignore[no-untyped-call]
         y = y.reshape(*batch, *y.shape[-2:])
         return y[..., 0] if rhs.dim() == 1 else y
 
     def _diagonal(self) -> Tensor:
-        return _entries(self.x1, self.x2, self.bandwidth)
+        return _entries(self.x1, self.x2, self.bandwidth, self.function)
 
     def _get_indices(self, row_index: Any, col_index: Any, *batch_indices: Any) -> Tensor:
         rows, columns, scale = ((*batch_indices, i) for i in (row_index, col_index, 0))
-        return _entries(self.x1[rows], self.x2[columns], self.bandwidth[scale])
+        return _entries(self.x1[rows], self.x2[columns], self.bandwidth[scale], self.function)
 
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
         rows, columns = (*batch_indices, row_index), (*batch_indices, col_index)
         if not all(isinstance(index, slice) for index in (*rows, col_index)):
             return super()._getitem(row_index, col_index, *batch_indices)
         return GaussianKernelLinearOperator(
-            self.x1[rows], self.x2[columns], self.bandwidth[batch_indices]
+            self.x1[rows], self.x2[columns], self.bandwidth[batch_indices], self.function
         )
 
 
@@ -121,6 +134,7 @@ class RBFKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     """
 
     has_lengthscale = True
+    function: KernelFunction = GAUSSIAN
 
     def forward(
         self,
@@ -137,10 +151,47 @@ class RBFKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         if last_dim_is_batch:
             bandwidth = bandwidth.unsqueeze(-3)
         if diag:
-            return _entries(x1, x2, bandwidth)
+            return _entries(x1, x2, bandwidth, self.function)
         if bandwidth.dim() > 2 and bandwidth.shape[:-2].numel() == 1:
             bandwidth = bandwidth.reshape(bandwidth.shape[-2:])
-        return GaussianKernelLinearOperator(x1, x2, bandwidth)
+        return GaussianKernelLinearOperator(x1, x2, bandwidth, self.function)
+
+
+_OF_NU = {0.5: NAMED["matern12"], 1.5: NAMED["matern32"], 2.5: NAMED["matern52"]}
+
+
+class MaternKernel(RBFKernel):
+    """Matérn kernel for GPyTorch models, whose matrix is never stored.
+
+    Parameters
+    ----------
+    nu : {0.5, 1.5, 2.5}
+        Smoothness, as in ``gpytorch.kernels.MaternKernel``.
+    **kwargs
+        As in :class:`RBFKernel`.
+    """
+
+    def __init__(self, nu: float = 2.5, **kwargs: Any) -> None:
+        if nu not in _OF_NU:
+            raise ValueError(f"nu must be 0.5, 1.5 or 2.5, got {nu!r}.")
+        super().__init__(**kwargs)
+        self.nu, self.function = nu, _OF_NU[nu]
+
+
+class RQKernel(RBFKernel):
+    """Rational quadratic kernel for GPyTorch models, whose matrix is never stored.
+
+    Parameters
+    ----------
+    alpha : float
+        Fixed, unlike in ``gpytorch.kernels.RQKernel``, which learns it.
+    **kwargs
+        As in :class:`RBFKernel`.
+    """
+
+    def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.function = RationalQuadratic(alpha)
 
 
 def _batch_shape(*tensors: Tensor) -> torch.Size:
@@ -153,6 +204,7 @@ def _expanded(t: Tensor, batch: torch.Size) -> Tensor:
     return t if t.shape[:-2] == batch else t.expand(*batch, *t.shape[-2:])
 
 
-def _entries(x1: Tensor, x2: Tensor, bandwidth: Tensor) -> Tensor:
+def _entries(x1: Tensor, x2: Tensor, bandwidth: Tensor, function: KernelFunction) -> Tensor:
     """Kernel values of points in pairs."""
-    return ((x1 - x2) / bandwidth).square().sum(dim=-1).mul(-0.5).exp()
+    exponents = ((x1 - x2) / bandwidth).square().sum(dim=-1).mul(-0.5)
+    return Values.apply(exponents, function)  # type: ignore[no-any-return, no-untyped-call]

@@ -25,6 +25,7 @@ from approxkmv.engine.cost import CostModel
 from approxkmv.engine.problem import Budget, Problem
 from approxkmv.engine.report import kernel_numbers
 from approxkmv.engine.trace import Refusal, Trace
+from approxkmv.functions import KernelFunction, restored
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.kernel.frame import usual_units
 from approxkmv.kernel.matrix import KernelMatrix, prepare
@@ -45,7 +46,7 @@ _MAX_MEMORY = 2**30
 
 
 class GaussianKernel(LinearOperator):  # type: ignore[misc]
-    r"""Gaussian kernel matrix as a linear operator that never stores the matrix.
+    r"""Kernel matrix, Gaussian or another, as a linear operator that never stores the matrix.
 
     Works wherever SciPy takes a ``LinearOperator``: ``cg``, ``minres``, ``gmres``, ``lsqr``,
     ``eigsh``, ``svds``, ``lobpcg``. The operator is one fixed matrix: linear, with an adjoint, and
@@ -80,6 +81,9 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         Time for the construction. If no sparse matrix is ready by then the operator is exact, with
         an ``AssumptionWarning``: its products have no error but take longer. The limit is kept as
         that of :func:`approxkmv.matvec`; it does not limit the products.
+    kernel : str or KernelFunction
+        Another function of the distance than the Gaussian, as in :func:`approxkmv.matvec`:
+        ``"laplacian"``, ``"matern32"``, ``"matern52"``, ``"rational_quadratic"``.
     check_finite : bool
         Reject NaN and infinity in the points.
 
@@ -121,6 +125,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         n_threads: int | None = None,
         max_memory: int | None = None,
         max_seconds: float | None = None,
+        kernel: str | KernelFunction = "gaussian",
         check_finite: bool = True,
     ) -> None:
         deadline = Deadline()
@@ -142,7 +147,8 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             _check.finite(q, "queries")
             if k is not q:
                 _check.finite(k, "keys")
-        self._kernel = prepare(q, k, sigma, backend=Compiled(n_threads))
+        function = _check.kernel(kernel)
+        self._kernel = prepare(q, k, sigma, function=function, backend=Compiled(n_threads))
         self._trace, self._reason = Trace(), "every pair is computed at every product"
         self._matrix: FrozenMatrix | LowRankMatrix | None = None
         self._transposed = False
@@ -151,9 +157,9 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             # No product is longer than this, so that no larger error is ever made.
             most = min(self.eps, math.sqrt(len(q) * len(k)))
             budget = Budget(most**2 * len(k), self.delta, max_bytes=max_memory)
-            kernel = self._kernel.checked(deadline.polled)
+            matrix = self._kernel.checked(deadline.polled)
             try:
-                self._matrix, self._reason = _frozen(kernel, budget, generator, self._trace)
+                self._matrix, self._reason = _frozen(matrix, budget, generator, self._trace)
             except Refusal as refusal:
                 self._reason = refusal.reason
             except OutOfTime:
@@ -246,6 +252,8 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         if self._transposed:
             raise ValueError("K must not be a transpose: save K and transpose what load gives.")
         header = {
+            "kernel": self._kernel.function.name,
+            "parameter": self._kernel.function.parameter,
             "bandwidth": self.bandwidth,
             "eps": self.eps,
             "delta": self.delta,
@@ -291,6 +299,7 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
             kernel = cls(
                 q, k, bandwidth=header["bandwidth"], eps=header["eps"], delta=header["delta"],
                 method="exact", n_threads=n_threads,
+                kernel=restored(header["kernel"], header["parameter"]),
             )  # fmt: skip
             kernel._reason = str(header["reason"])
             kernel._trace = Trace(
@@ -306,10 +315,11 @@ class GaussianKernel(LinearOperator):  # type: ignore[misc]
         n, m = self.shape
         facts = {
             "matrix": f"{n:,} x {m:,}, {self.keys.shape[1]} dimensions, {self.dtype}",
+            "kernel": self._kernel.function.shown,
             "bandwidth": str(self.bandwidth),
             "products": f"{self.info.method}: {self._reason}",
         }
-        return as_html("Gaussian kernel matrix", facts | self.info._facts())
+        return as_html("Kernel matrix", facts | self.info._facts())
 
     def _checked(self, check: Check) -> GaussianKernel:
         """The same operator, whose exact products end when ``check`` raises."""
@@ -356,6 +366,8 @@ def _frozen(
     cost, size = CostModel(), (len(kernel.queries), *kernel.keys.shape)
     if budget.squared_error == 0:
         raise Refusal("no error is allowed")
+    if not kernel.function.factorises:
+        raise Refusal("sampling is for the Gaussian kernel")
     if not (cost.worth_a_look(*size) or cost.worth_searching(*size)):
         raise Refusal(TOO_SMALL)
     ones = np.ones((len(kernel.keys), 1), kernel.keys.dtype)
@@ -376,7 +388,9 @@ def _in_usual_units(kernel: KernelMatrix) -> KernelMatrix:
     units = usual_units(kernel.queries, kernel.keys, kernel.bandwidth)
     if units is None:
         raise Refusal("the points are too many bandwidths apart")
-    return kernel if units[2] == kernel.bandwidth else prepare(*units, backend=kernel.backend)
+    if units[2] == kernel.bandwidth:
+        return kernel
+    return prepare(*units, function=kernel.function, backend=kernel.backend)
 
 
 def _from_arrays(parts: dict[str, Any], kernel: GaussianKernel) -> FrozenMatrix | LowRankMatrix:

@@ -20,6 +20,7 @@ from approxkmv._warnings import AccuracyWarning, AssumptionWarning
 from approxkmv.engine.products import Answer, exact_product, product
 from approxkmv.engine.report import relative
 from approxkmv.engine.request import Request, Tolerance, merge_equal
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.info import Plan, ProductInfo
 from approxkmv.kernel.equal_points import Copies
 from approxkmv.kernel.matrix import KernelMatrix, prepare
@@ -42,6 +43,7 @@ def matvec(
     delta: float = ...,
     method: str = ...,
     max_seconds: float | None = ...,
+    kernel: str | KernelFunction = ...,
     rng: Rng = ...,
     n_threads: int | None = ...,
     check_finite: bool = ...,
@@ -59,6 +61,7 @@ def matvec(
     delta: float = ...,
     method: str = ...,
     max_seconds: float | None = ...,
+    kernel: str | KernelFunction = ...,
     rng: Rng = ...,
     n_threads: int | None = ...,
     check_finite: bool = ...,
@@ -75,15 +78,17 @@ def matvec(
     delta: float = 0.05,
     method: str = "auto",
     max_seconds: float | None = None,
+    kernel: str | KernelFunction = "gaussian",
     rng: Rng = None,
     n_threads: int | None = None,
     check_finite: bool = True,
     return_info: bool = False,
 ) -> Array | tuple[Array, ProductInfo]:
-    r"""Product of a Gaussian kernel matrix with a vector or with several columns.
+    r"""Product of a kernel matrix, Gaussian or another, with a vector or with several columns.
 
     Returns y with :math:`\|Kx - y\|_2 \le \mathrm{eps}\,\|x\|_2`, where
-    :math:`K_{ij} = \exp(-\|q_i - k_j\|^2 / (2\sigma^2))`, with probability at least ``1 - delta``.
+    :math:`K_{ij} = \exp(-\|q_i - k_j\|^2 / (2\sigma^2))` or that of another ``kernel``, with
+    probability at least ``1 - delta``.
 
     Parameters
     ----------
@@ -172,10 +177,13 @@ def matvec(
         _check.threads(n_threads),
         _deadline(max_seconds),
         report=return_info,
+        function=_check.kernel(kernel),
     )
     method = _check.one_of(method, "method", METHODS)
     if method == "paper" and rtol is not None:
         raise ValueError("rtol must be None with method='paper', whose guarantee is eps |x|.")
+    if method == "paper":
+        _check.only_gaussian(request.function, "with method='paper', whose algorithm is for it")
     if check_finite:
         _check_finite(q, k)
         _check.finite(request.x, "x")
@@ -198,6 +206,7 @@ def row_sums(
     keys: npt.ArrayLike | None = None,
     *,
     bandwidth: float | npt.ArrayLike,
+    kernel: str | KernelFunction = "gaussian",
     n_threads: int | None = None,
     check_finite: bool = True,
 ) -> Array:
@@ -211,13 +220,15 @@ def row_sums(
     >>> akmv.row_sums([[0.0], [3.0]], [[0.0], [0.0]], bandwidth=1.0).round(4)
     array([2.    , 0.0222])
     """
-    kernel, of_queries, of_keys = _prepared(queries, keys, bandwidth, n_threads, check_finite)
+    matrix, of_queries, of_keys = _prepared(
+        queries, keys, bandwidth, n_threads, check_finite, _check.kernel(kernel)
+    )
     if of_keys is None:
-        none = np.empty((len(kernel.keys), 0), kernel.keys.dtype)
-        totals = kernel.product(none, row_sums=True).totals
+        none = np.empty((len(matrix.keys), 0), matrix.keys.dtype)
+        totals = matrix.product(none, row_sums=True).totals
         assert totals is not None
     else:
-        totals = kernel.product(of_keys.number[:, None].astype(kernel.keys.dtype)).out[:, 0]
+        totals = matrix.product(of_keys.number[:, None].astype(matrix.keys.dtype)).out[:, 0]
     return totals if of_queries is None else of_queries.copied(totals)
 
 
@@ -242,7 +253,7 @@ def log_row_sums(
 
     Notes
     -----
-    Other parameters as in :func:`matvec`.
+    Other parameters as in :func:`matvec`. For the Gaussian kernel only.
 
     Examples
     --------
@@ -294,6 +305,7 @@ def _prepared(
     bandwidth: float | npt.ArrayLike,
     n_threads: int | None,
     check_finite: bool,
+    function: KernelFunction = GAUSSIAN,
 ) -> tuple[KernelMatrix, Copies | None, Copies | None]:
     """The matrix of distinct points, and the copies of queries and keys."""
     q, k = _check.point_pair(queries, keys)
@@ -302,7 +314,9 @@ def _prepared(
     if check_finite:
         _check_finite(q, k)
     merged = merge_equal(q, k)
-    kernel = prepare(merged.queries, merged.keys, sigma, backend=Compiled(n_threads))
+    kernel = prepare(
+        merged.queries, merged.keys, sigma, function=function, backend=Compiled(n_threads)
+    )
     return kernel, merged.of_queries, merged.of_keys
 
 

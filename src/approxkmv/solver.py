@@ -26,11 +26,9 @@ from approxkmv._shifted import ShiftedOperator
 from approxkmv._shown import as_html, as_json
 from approxkmv._threads import default_threads
 from approxkmv._warnings import AccuracyWarning
-from approxkmv.engine.survey.ranks import gaussian_values
-from approxkmv.kernel.matrix import prepare
+from approxkmv.engine.survey.ranks import values_among
 from approxkmv.kernel.scaling import scaled_columns
 from approxkmv.krylov import conjugate_gradients, minres
-from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, Index
 from approxkmv.nystroem import Preconditioner, pivoted_cholesky
 from approxkmv.operator import GaussianKernel
@@ -467,15 +465,15 @@ def _preconditioner(
     if rank == 0:
         return Preconditioner(np.zeros((n, 0)), noise)
     if isinstance(K, GaussianKernel):
-        points, bandwidth = K._kernel.queries, K._kernel.bandwidth
-        n_threads = K._kernel.backend.n_threads
+        matrix = K._kernel.checked(None)
+        points = matrix.queries
 
         def columns(j: Index) -> Array:
-            kernel = prepare(points, points[j], bandwidth, backend=Compiled(n_threads))
-            return kernel.product(np.eye(len(j), dtype=points.dtype)).out
+            unit = np.eye(len(j), dtype=points.dtype)
+            return matrix.between(points, points[j]).product(unit).out
 
         def values(j: Index) -> Float64:
-            return gaussian_values(points[j], bandwidth)
+            return values_among(matrix, points[j])
 
         diagonal, entries, dtype = np.ones(n), values, points.dtype
         threads = K._kernel.backend.threads
@@ -506,10 +504,7 @@ def _independent(K: LinearOperator, deadline: Deadline) -> Callable[[Float64], A
     if not isinstance(K, GaussianKernel):
         return lambda x: np.asarray(K @ x)
     points = K._kernel.queries.astype(np.float64)
-    kernel = prepare(
-        points, points, K._kernel.bandwidth, backend=Compiled(K._kernel.backend.n_threads)
-    )
-    kernel = kernel.checked(deadline.polled)
+    kernel = K._kernel.checked(None).between(points, points).checked(deadline.polled)
     return lambda x: kernel.product(np.ascontiguousarray(x)).out
 
 

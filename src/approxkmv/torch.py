@@ -17,6 +17,7 @@ except ImportError as error:
 
 from approxkmv._torch_product import Product
 from approxkmv.attention import attention
+from approxkmv.functions import KernelFunction
 
 __all__ = ["matvec", "scaled_dot_product_attention"]
 
@@ -293,6 +294,7 @@ def matvec(
     eps: float = 0.1,
     delta: float = 0.05,
     method: str = "auto",
+    kernel: str | KernelFunction = "gaussian",
     rng: int | None = None,
     n_threads: int | None = None,
 ) -> Tensor:
@@ -308,7 +310,7 @@ def matvec(
     x : torch.Tensor, shape (n_keys,) or (n_keys, n_columns)
     bandwidth : float or torch.Tensor, shape () or (n_dims,)
         :math:`\sigma`, one for all coordinates or one for each.
-    eps, delta, method, rng, n_threads
+    eps, delta, method, kernel, rng, n_threads
         See :func:`approxkmv.matvec`.
 
     Examples
@@ -351,6 +353,7 @@ def matvec(
     columns = x[:, None] if x.dim() == 1 else x
     options = {
         "eps": eps, "delta": delta, "method": method, "rng": rng, "n_threads": n_threads,
+        "kernel": kernel,
     }  # fmt: skip
     y: Tensor = Product.apply(z_queries, z_keys, columns, options)  # type: ignore[no-untyped-call]
     return y[:, 0] if x.dim() == 1 else y

@@ -33,6 +33,9 @@ _TRIES, _AGAIN = 2, 0.95
 _FOR_LARGE = 4
 
 
+ONLY_GAUSSIAN = "sampling is for the Gaussian kernel"
+
+
 class Answer(NamedTuple):
     """A product and its report; ``too_late`` says that the time was too short for its error."""
 
@@ -46,7 +49,7 @@ def product(request: Request) -> Answer:
     trace = Trace()
     request = _merged(request, trace)
     try:
-        if request.needs_a_clock:
+        if request.needs_a_clock and request.function.factorises:
             return _in_time(request, trace)
         return _sampled(request, trace)
     except Refusal as refusal:
@@ -86,6 +89,8 @@ def _sampled(request: Request, trace: Trace) -> Answer:
     """The product, if sampling is predicted to pay and meets its error."""
     if request.tolerance.is_zero:
         raise Refusal("no error is allowed")
+    if not request.function.factorises:
+        raise Refusal(ONLY_GAUSSIAN)
     if not (request.worth_a_look or request.worth_a_survey):
         raise Refusal(TOO_SMALL)
     scaled = request.scaled

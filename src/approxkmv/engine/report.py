@@ -31,6 +31,7 @@ def kernel_numbers(kernel: KernelMatrix) -> dict[str, object]:
     """The choices made for a kernel matrix."""
     frame = kernel.frame
     return {
+        "kernel": kernel.function.shown,
         "form": FORMS[frame.differences],
         "key_radius_in_bandwidths": round(frame.radius, 3),
         "dtype": str(kernel.keys.dtype),

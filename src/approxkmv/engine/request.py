@@ -15,6 +15,7 @@ from approxkmv.engine.cost import CostModel
 from approxkmv.engine.policy import Policy
 from approxkmv.engine.problem import Budget, Limit, Problem
 from approxkmv.engine.trace import Refusal
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.kernel.equal_points import Copies, find_copies
 from approxkmv.kernel.frame import usual_units
 from approxkmv.kernel.matrix import KernelMatrix, prepare
@@ -83,6 +84,7 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     query_copies: Copies | None = None
     key_copies: Copies | None = None
+    function: KernelFunction = GAUSSIAN
 
     @property
     def n_pairs(self) -> int:
@@ -159,7 +161,13 @@ class Request:
     @lazy_property
     def kernel(self) -> KernelMatrix:
         """The matrix, in the user's units."""
-        return prepare(self.queries, self.keys, self.bandwidth, backend=Compiled(self.n_threads))
+        return prepare(
+            self.queries,
+            self.keys,
+            self.bandwidth,
+            function=self.function,
+            backend=Compiled(self.n_threads),
+        )
 
     @lazy_property
     def scaled(self) -> Scaled:
@@ -169,7 +177,7 @@ class Request:
             raise Refusal("the points are too many bandwidths apart")
         kernel = self.kernel
         if units[2] != self.bandwidth:
-            kernel = prepare(*units, backend=Compiled(self.n_threads))
+            kernel = prepare(*units, function=self.function, backend=Compiled(self.n_threads))
         columns, exponent = scaled_together(self.x, self.keys.dtype)
         weights = None if self.query_copies is None else self.query_copies.number
         return Scaled(kernel, self.summed(columns), exponent, frobenius(columns), weights)

@@ -8,7 +8,12 @@ and cost 10 % (AMD) to 100 % (Intel) more time.
 
 The choice depends on the keys only. A row of the product is therefore the same in any batch of
 queries; and it is safe, because a query much farther out than every key has no kernel value
-above the smallest number anyway.
+above the smallest number anyway; of a kernel with a longer tail the relative error of a squared
+distance counts there, which is a few units of rounding.
+
+Other kernels are steeper near distance 0 than the Gaussian, by a factor that says how much closer
+to the origin the keys must be. The Laplacian has a kink there: an error e of the squared distance
+would be one of the root of e in the value. Its differences are always taken.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64, Index
 
@@ -89,6 +95,7 @@ def make_frame(
     bandwidth: float,
     largest: float,
     *,
+    function: KernelFunction = GAUSSIAN,
     differences: bool = False,
     backend: Compiled,
 ) -> Frame:
@@ -105,7 +112,7 @@ def make_frame(
         factor,
     )
     radius = math.sqrt(norms.max(initial=0.0)) / factor / bandwidth
-    if radius <= _farthest(keys.dtype) and not differences:
+    if radius <= _farthest(keys.dtype, function) and not differences:
         return Frame(
             centre, factor, _slope(bandwidth * factor, keys.dtype), False, radius, bandwidth
         )
@@ -115,7 +122,11 @@ def make_frame(
 
 
 def within_reach(
-    keys: Array, bandwidth: float, most_far: int, backend: Compiled
+    keys: Array,
+    bandwidth: float,
+    most_far: int,
+    backend: Compiled,
+    function: KernelFunction = GAUSSIAN,
 ) -> tuple[Frame, Index] | None:
     """Inner products, and the keys too far away for them; None where these are more than so many.
 
@@ -124,7 +135,7 @@ def within_reach(
     centre, factor = _centre(keys), _power_of_two(bandwidth)
     with np.errstate(over="ignore"):
         norms = np.sqrt(backend.squared_norms(keys, centre, factor)) / factor / bandwidth
-    far = norms > _farthest(keys.dtype)
+    far = norms > _farthest(keys.dtype, function)
     if np.count_nonzero(far) > most_far:
         return None
     radius = float(norms[~far].max(initial=0.0))
@@ -132,9 +143,11 @@ def within_reach(
     return frame, np.flatnonzero(far)
 
 
-def _farthest(dtype: np.dtype[np.floating]) -> float:
-    """Bandwidths from the centre up to which inner products are exact enough."""
-    return math.sqrt(_TOLERANCE[dtype] / float(np.finfo(dtype).eps))
+def _farthest(dtype: np.dtype[np.floating], function: KernelFunction) -> float:
+    """Bandwidths from the centre up to which inner products are exact enough; -1 if nowhere."""
+    if math.isinf(function.steepest):
+        return -1.0
+    return math.sqrt(_TOLERANCE[dtype] / float(np.finfo(dtype).eps) / function.steepest)
 
 
 def of_differences(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.kernel.frame import Frame, make_frame, within_reach
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Check, Float64, Geometry, Index, TileSums
@@ -27,9 +29,19 @@ def gaussian_kernel(queries: npt.ArrayLike, keys: npt.ArrayLike, bandwidth: floa
     array([[1.    ],
            [0.6065]])
     """
+    return kernel_values(queries, keys, bandwidth, GAUSSIAN)
+
+
+def kernel_values(
+    queries: npt.ArrayLike,
+    keys: npt.ArrayLike,
+    bandwidth: float,
+    function: KernelFunction,
+) -> Float64:
+    """The definition for any kernel, as :func:`gaussian_kernel`."""
     q = np.asarray(queries, dtype=np.float64)
     k = np.asarray(keys, dtype=np.float64)
-    return np.asarray(np.exp(-0.5 * (((q[:, None] - k) / bandwidth) ** 2).sum(axis=-1)))
+    return function.value(-0.5 * (((q[:, None] - k) / bandwidth) ** 2).sum(axis=-1))
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,7 @@ class KernelMatrix:
     query_shift: Float64 = field(repr=False)
     key_shift: Float64 = field(repr=False)
     backend: Compiled = field(default=Compiled(), repr=False)
+    function: KernelFunction = GAUSSIAN
 
     @property
     def geometry(self) -> Geometry:
@@ -59,11 +72,23 @@ class KernelMatrix:
             self.frame.factor,
             self.frame.slope,
             self.frame.differences,
+            self.function,
         )
 
     def checked(self, check: Check) -> KernelMatrix:
         """The same matrix, whose long loops are ended by what ``check`` raises."""
         return replace(self, backend=self.backend.checked(check))
+
+    def between(self, queries: Array, keys: Array, *, differences: bool = False) -> KernelMatrix:
+        """The matrix of the same kernel and bandwidth between other points."""
+        return prepare(
+            queries,
+            keys,
+            self.bandwidth,
+            function=self.function,
+            differences=differences,
+            backend=self.backend,
+        )
 
     @property
     def transposed(self) -> KernelMatrix:
@@ -92,7 +117,7 @@ class KernelMatrix:
             q = self.queries[queries[some]].astype(np.float64)
             with np.errstate(over="ignore", under="ignore"):
                 z = (q - self.keys[keys[some]]) / self.bandwidth
-                out[some] = np.exp(-0.5 * (z * z).sum(axis=1))
+                out[some] = self.function.value(-0.5 * (z * z).sum(axis=1))
         return out
 
     def within_reach(self, most_far: int) -> tuple[KernelMatrix, Index]:
@@ -104,7 +129,7 @@ class KernelMatrix:
         nothing = np.empty(0, np.int64)
         if not self.frame.differences:
             return self, nothing
-        found = within_reach(self.keys, self.bandwidth, most_far, self.backend)
+        found = within_reach(self.keys, self.bandwidth, most_far, self.backend, self.function)
         if found is None:
             return self, nothing
         frame, far = found
@@ -167,6 +192,7 @@ class KernelMatrix:
             differences=self.frame.differences,
             online=online,
             row_sums=row_sums,
+            function=self.function,
         )
 
 
@@ -175,22 +201,47 @@ def prepare(
     keys: Array,
     bandwidth: float,
     *,
+    function: KernelFunction = GAUSSIAN,
     differences: bool = False,
     backend: Compiled = Compiled(),  # noqa: B008 (frozen)
 ) -> KernelMatrix:
     """Choose the frame and compute the shifts. ``queries is keys`` saves half the work."""
     largest = max(_largest(keys), 0.0 if queries is keys else _largest(queries))
-    frame = make_frame(keys, bandwidth, largest, differences=differences, backend=backend)
+    if not function.vanishes:
+        _refuse_overflow(largest, bandwidth, function, keys)
+    frame = make_frame(
+        keys, bandwidth, largest, function=function, differences=differences, backend=backend
+    )
     key_shift = frame.shift(keys, backend)
     query_shift = key_shift if queries is keys else frame.shift(queries, backend)
-    return KernelMatrix(queries, keys, bandwidth, frame, query_shift, key_shift, backend)
+    return KernelMatrix(queries, keys, bandwidth, frame, query_shift, key_shift, backend, function)
+
+
+def _refuse_overflow(
+    largest: float, bandwidth: float, function: KernelFunction, keys: Array
+) -> None:
+    """A squared distance that overflows would count as infinite, where the kernel is not yet 0."""
+    reach = 2 * math.sqrt(keys.shape[1]) * (largest / bandwidth)
+    room = math.sqrt(float(np.finfo(keys.dtype).max) / 8 * min(function.parameter, 1.0))
+    if reach > room:
+        raise ValueError(
+            f"kernel={function.name!r} needs points whose squared distances in bandwidths do not "
+            f"overflow in {keys.dtype}: coordinates up to {largest:.3g} are too large for "
+            f"bandwidth {bandwidth:.3g}."
+        )
 
 
 def product(
-    queries: Array, keys: Array, x: Array, bandwidth: float, *, n_threads: int | None = None
+    queries: Array,
+    keys: Array,
+    x: Array,
+    bandwidth: float,
+    *,
+    function: KernelFunction = GAUSSIAN,
+    n_threads: int | None = None,
 ) -> Array:
     """Exact K @ x in the points' type, for checked arrays; x has one or two dimensions."""
-    kernel = prepare(queries, keys, bandwidth, backend=Compiled(n_threads))
+    kernel = prepare(queries, keys, bandwidth, function=function, backend=Compiled(n_threads))
     columns = np.ascontiguousarray(x[:, None] if x.ndim == 1 else x, dtype=keys.dtype)
     out = kernel.product(columns).out
     return out[:, 0] if x.ndim == 1 else out

@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from approxkmv._heads import Heads
 from approxkmv.kernel.equal_points import Copies
-from approxkmv.kernel.matrix import KernelMatrix, prepare
+from approxkmv.kernel.matrix import KernelMatrix
 from approxkmv.loops.types import Array, Index
 
 CHECKED_ROWS = 16
+_DISTANCES = 1000  # at which the error of an entry is looked at, in steps of a few per cent
 _KEYS_AT_ONCE = 16384
 
 
@@ -35,26 +36,50 @@ def rounding_bound(
     """
     unit = float(np.finfo(kernel.keys.dtype).eps) / 2
     n_dims = kernel.keys.shape[1]
-    # Entries with a larger exponent are below the smallest positive number and count as 0.
-    largest_exponent = -math.log(float(np.finfo(kernel.keys.dtype).smallest_subnormal))
-    if kernel.frame.differences:
-        exponent_error = (n_dims + 4) * unit * largest_exponent
-    else:
-        key_radius = kernel.frame.radius
-        query_radius = key_radius + math.sqrt(2 * largest_exponent)
-        exponent_error = unit * (
-            (n_dims + 4) * key_radius * query_radius + 2 * (key_radius**2 + query_radius**2)
-        )
-    entry_error = math.expm1(min(exponent_error, 700.0)) + 4 * unit
+    entry_error = math.expm1(min(_exponent_error(kernel), 700.0)) + 4 * unit
     # Within a panel of keys, then one per panel; a panel holds at least this many keys.
     panel = max(8, min(256, 2**16 // (kernel.keys.itemsize * max(n_dims, 1))))
     additions = 256 + len(kernel.keys) / panel
     if most_equal > 1:  # added in double precision, and rounded once
         additions += 1 + most_equal
     # Entries below the normal numbers are computed as 0.
-    lost = float(np.finfo(kernel.keys.dtype).smallest_normal)
+    lost = _least_value(kernel)
     lost *= math.sqrt(n_pairs or len(kernel.queries) * len(kernel.keys))
     return float((entry_error + additions * unit) * math.sqrt(kernel_sum)) + lost
+
+
+def _exponent_error(kernel: KernelMatrix) -> float:
+    """Largest relative error that rounding of distances makes in an entry that is not lost.
+
+    Rounding changes the exponent of the Gaussian; the steepness of the kernel says what becomes of
+    it. One grows with the distance and the other falls: they are taken from neighbouring distances.
+    """
+    kind, n_dims = np.finfo(kernel.keys.dtype), kernel.keys.shape[1]
+    unit = float(kind.eps) / 2
+    if kernel.frame.differences:
+        # Relative to the exponent, of which a kernel's own logarithm has at most as much; and what
+        # the root and the factor in that logarithm add.
+        own = 0.0 if kernel.function.factorises else 4.0
+        return float((n_dims + 4 + own) * unit * -math.log(float(kind.smallest_subnormal)))
+    # Entries with a larger exponent are below the smallest positive number and count as 0.
+    farthest = math.sqrt(-2 * kernel.function.exponent_at(float(kind.smallest_subnormal)))
+    apart = np.geomspace(1e-6 * min(farthest, 1.0), farthest, _DISTANCES)
+    key_radius = kernel.frame.radius
+    query_radius = key_radius + apart[1:]
+    errors = unit * (
+        (n_dims + 4) * key_radius * query_radius + 2 * (key_radius**2 + query_radius**2)
+    )
+    steepness = kernel.function.steepness(-0.5 * apart[:-1] ** 2)
+    own = (
+        0.0 if kernel.function.factorises else 4 * unit * -math.log(float(kind.smallest_subnormal))
+    )
+    return float((errors * steepness).max()) + own
+
+
+def _least_value(kernel: KernelMatrix) -> float:
+    """Entries below this may be computed as 0: a power that underflows, times its polynomial."""
+    least = float(np.finfo(kernel.keys.dtype).smallest_normal)
+    return least if kernel.function.factorises else float(least * (1 + math.log(least)) ** 2)
 
 
 def measured_error(
@@ -113,9 +138,7 @@ def _error_of_rows(kernel: KernelMatrix, x: Array, y: Array, rows: Index) -> flo
     for first in range(0, len(kernel.keys), _KEYS_AT_ONCE):
         part = slice(first, first + _KEYS_AT_ONCE)
         keys = kernel.keys[part].astype(np.float64)
-        double = prepare(
-            queries, keys, kernel.bandwidth, differences=True, backend=kernel.backend.checked(None)
-        )
+        double = kernel.checked(None).between(queries, keys, differences=True)
         exact += double.product(np.ascontiguousarray(x[part], dtype=np.float64)).out
     return frobenius(y - exact)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from approxkmv import _core
 from approxkmv._threads import default_threads
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.loops.types import (
     Array,
     AttentionBlocks,
@@ -108,6 +109,7 @@ class Compiled:
         online: bool = False,
         row_sums: bool = False,
         squares: bool = False,
+        function: KernelFunction = GAUSSIAN,
     ) -> TileSums:
         r"""Sum over keys of :math:`\exp(slope\cdot s_{ij} - a_i - b_j)\,x_j`, without the matrix.
 
@@ -116,6 +118,9 @@ class Compiled:
         ``query_shift`` and ``key_shift``; the exponent is cut at ``ceiling``. With ``online`` the
         largest exponent of each row is taken out and returned as ``row_max``. With ``squares`` x
         has three columns, and the last two are multiplied by the squared exponentials.
+
+        For another ``function`` than the Gaussian the exponential is its value at this exponent,
+        which is at most 0; neither ``online`` nor ``squares`` may be asked for.
         """
         dtype = keys.dtype
         zero = np.zeros(keys.shape[1])
@@ -130,6 +135,7 @@ class Compiled:
             differences,
             online,
             squares,
+            function,
         )
         sums = TileSums(
             np.empty((len(queries), x.shape[1]), dtype),
@@ -152,11 +158,17 @@ class Compiled:
         return out
 
     def pair_kernel(
-        self, queries: Array, keys: Array, rows: Index, cols: Index, bandwidth: float
+        self,
+        queries: Array,
+        keys: Array,
+        rows: Index,
+        cols: Index,
+        bandwidth: float,
+        function: KernelFunction = GAUSSIAN,
     ) -> Float64:
         """Kernel values at listed pairs, by direct differences."""
         out = np.empty(len(rows))
-        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2, function)
         _core.pair_kernel(kernel, rows, cols, out, self)
         return out
 
@@ -171,7 +183,7 @@ class Compiled:
         threshold: float,
     ) -> tuple[Index, Index, Float64]:
         """Pairs of value >= threshold among keys ``order[start[i]:stop[i]]`` of each query."""
-        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2, GAUSSIAN)
         rows, cols, values = _core.scan_ranges(kernel, order, start, stop, threshold, self)
         return rows, cols, values
 
@@ -273,7 +285,7 @@ class Compiled:
         keys, and so are both sides of the tiling: two points are candidates if one lies within the
         other's radius, and are met once, as the pair whose query comes first in the tiling.
         """
-        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2, GAUSSIAN)
         return _core.cell_pairs(kernel, threshold, sketches, tiling, mirrored, known, self)
 
     def neighbours_of_neighbours(
@@ -296,7 +308,7 @@ class Compiled:
         fall behind: fewer queries lead to them than to another key of one of these. Points are
         taken in ``point_order``: neighbours one after the other find what they read in cache.
         """
-        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2, GAUSSIAN)
         if point_order is None:
             point_order = np.arange(len(keys if of_keys else queries), dtype=np.int32)
         expansion = Expansion(point_order, least, width, of_keys, threshold)
@@ -324,7 +336,7 @@ class Compiled:
         Row j of ``links`` lists the keys linked to key j. The nearest ``width`` known keys lead on,
         the lower number first among equals.
         """
-        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2)
+        kernel = PairKernel(queries, keys, -0.5 / bandwidth**2, GAUSSIAN)
         return _core.linked_pairs(kernel, known, links, width, threshold, self)
 
     def merge_pairs(

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.loops.compiled import LOOPS, Compiled
 from approxkmv.loops.types import (
     Array,
@@ -58,8 +59,9 @@ def tile_product(
     online: bool = False,
     row_sums: bool = False,
     squares: bool = False,
+    function: KernelFunction = GAUSSIAN,
 ) -> TileSums:
-    """Exponentials of shifted scores times columns, in double precision throughout."""
+    """Values at shifted scores times columns, in double precision throughout."""
     q = _moved(queries, query_centre, factor)
     k = _moved(keys, key_centre, factor)
     scores = _scores(q, k, differences)
@@ -71,7 +73,7 @@ def tile_product(
         row_max = largest - query_shift
         query_shift = np.where(np.isfinite(row_max), largest, query_shift)
     exponents = exponents - query_shift[:, None]
-    exponentials = np.exp(np.minimum(exponents, ceiling))
+    exponentials = function.value(np.minimum(exponents, ceiling))
     totals = exponentials.sum(axis=1) if row_sums or online else None
     columns = x.astype(np.float64)
     out = exponentials @ columns
@@ -91,10 +93,17 @@ def column_sums(x: Array) -> Float64:
     return np.asarray(x.sum(axis=0, dtype=np.float64))
 
 
-def pair_kernel(queries: Array, keys: Array, rows: Index, cols: Index, bandwidth: float) -> Float64:
+def pair_kernel(
+    queries: Array,
+    keys: Array,
+    rows: Index,
+    cols: Index,
+    bandwidth: float,
+    function: KernelFunction = GAUSSIAN,
+) -> Float64:
     """Kernel values at listed pairs."""
     difference = queries[rows].astype(np.float64) - keys[cols].astype(np.float64)
-    return np.asarray(np.exp((difference**2).sum(axis=1) * (-0.5 / bandwidth**2)))
+    return function.value((difference**2).sum(axis=1) * (-0.5 / bandwidth**2))
 
 
 def scan_ranges(

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from approxkmv.functions import GAUSSIAN, KernelFunction
+
 Array = npt.NDArray[np.floating]
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -38,6 +40,7 @@ class Exponents(NamedTuple):
     differences: bool
     online: bool
     squares: bool
+    function: KernelFunction
 
 
 class Geometry(NamedTuple):
@@ -51,14 +54,16 @@ class Geometry(NamedTuple):
     factor: float
     slope: float
     differences: bool
+    function: KernelFunction = GAUSSIAN
 
 
 class PairKernel(NamedTuple):
-    r"""The kernel pair by pair: :math:`\exp(slope\cdot|q_i-k_j|^2)`."""
+    r"""The kernel pair by pair, of which the Gaussian is :math:`\exp(slope\cdot|q_i-k_j|^2)`."""
 
     queries: Array
     keys: Array
     slope: float
+    function: KernelFunction
 
 
 class FoundPairs(NamedTuple):

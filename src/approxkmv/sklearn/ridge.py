@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from approxkmv import _check
+from approxkmv.functions import GAUSSIAN, KernelFunction
 from approxkmv.kernel.matrix import product
 from approxkmv.loops.types import Array, Float64
 from approxkmv.operator import GaussianKernel
@@ -35,6 +36,7 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
         rank: int | None,
         random_state: Any,
         n_threads: int | None,
+        kernel: str | KernelFunction,
     ) -> None:
         self.bandwidth = bandwidth
         self.eps = eps
@@ -44,6 +46,7 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
         self.rank = rank
         self.random_state = random_state
         self.n_threads = n_threads
+        self.kernel = kernel
 
     def predict(self, X: npt.ArrayLike) -> Array:
         """Predict the targets of X, exactly from the coefficients.
@@ -66,8 +69,14 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
             k,
             self.dual_coef_,
             sigma,
+            function=self._function(),
             n_threads=self.n_threads,
         )
+
+    def _function(self) -> KernelFunction:
+        """The kernel, which scikit-learn calls "rbf" where it is the Gaussian."""
+        rbf = isinstance(self.kernel, str) and self.kernel == "rbf"
+        return GAUSSIAN if rbf else _check.kernel(self.kernel)
 
     def _data(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Float64]:
         """Samples and targets, checked."""
@@ -91,6 +100,7 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
             # Where the error may be larger than the noise, what is left cannot be solved for again.
             eps=min(self.eps, _OF_NOISE * float(np.min(noise))),
             method=self.method,
+            kernel=self._function(),
             rng=rng,
             n_threads=self.n_threads,
         )
@@ -113,7 +123,7 @@ class _KernelRegression(MultiOutputMixin, RegressorMixin, BaseEstimator):  # typ
 
 
 class KernelRidge(_KernelRegression):
-    r"""Ridge regression with the Gaussian kernel, where the kernel matrix does not fit in memory.
+    r"""Ridge regression by a kernel, Gaussian or another, whose matrix does not fit in memory.
 
     The coefficients solve :math:`(K + \alpha I)c = y` by preconditioned conjugate gradients, with
     products that never store K; a prediction is :math:`\sum_j K(q, x_j)c_j`, computed exactly.
@@ -128,8 +138,11 @@ class KernelRidge(_KernelRegression):
     gamma : float or None
         scikit-learn's :math:`1/(2\sigma^2)`, in the place of ``bandwidth``. None, unlike there: use
         ``bandwidth``.
-    kernel : "rbf" or "gaussian"
-        Two names of the one kernel there is.
+    kernel : str or KernelFunction
+        ``"rbf"`` and ``"gaussian"`` are the Gaussian; the others are those of
+        :func:`approxkmv.matvec`: ``"matern32"``, ``"matern52"``, ``"rational_quadratic"``,
+        ``"laplacian"``. That is :math:`\exp(-r/\sigma)` with the Euclidean distance r; the
+        "laplacian" of scikit-learn has sums of absolute differences instead.
     eps : float
         Error allowed to the products of the iterations, relative to the length of the vector; see
         :class:`approxkmv.GaussianKernel`. At most half the noise is used.
@@ -186,7 +199,7 @@ class KernelRidge(_KernelRegression):
         *,
         bandwidth: float | npt.ArrayLike = 1.0,
         gamma: float | None = None,
-        kernel: str = "rbf",
+        kernel: str | KernelFunction = "rbf",
         eps: float = 1e-3,
         tol: float = 1e-4,
         max_iter: int = 1000,
@@ -204,19 +217,15 @@ class KernelRidge(_KernelRegression):
             rank=rank,
             random_state=random_state,
             n_threads=n_threads,
+            kernel=kernel,
         )
         self.alpha = alpha
         self.gamma = gamma
-        self.kernel = kernel
 
     def _width(self) -> Any:
-        if self.kernel not in ("rbf", "gaussian"):
-            raise ValueError(
-                f"kernel must be 'rbf', got {self.kernel!r}: "
-                "sklearn.kernel_ridge.KernelRidge has others."
-            )
         if self.gamma is None:
             return self.bandwidth
+        _check.only_gaussian(self._function(), "where gamma is given: use bandwidth")
         if not (np.ndim(self.bandwidth) == 0 and self.bandwidth == 1.0):
             raise ValueError("gamma must be None where bandwidth is given: it is 1/(2 bandwidth²).")
         return (2 * _check.positive(self.gamma, "gamma")) ** -0.5
@@ -250,7 +259,7 @@ class KernelRidge(_KernelRegression):
 
 
 class GaussianProcessRegressor(_KernelRegression):
-    r"""Predictive mean of a Gaussian process with the Gaussian kernel.
+    r"""Predictive mean of a Gaussian process with the Gaussian or another kernel.
 
     The mean of the posterior given noisy targets is :class:`KernelRidge` with
     ``alpha = noise_variance / signal_variance``, after the mean of the targets is taken out. The
@@ -264,7 +273,7 @@ class GaussianProcessRegressor(_KernelRegression):
         Variance of the process: the kernel's value at distance 0.
     normalize_y : bool
         Take out the mean of the targets and put it back.
-    bandwidth, eps, tol, max_iter, method, rank, random_state, n_threads
+    bandwidth, eps, tol, max_iter, method, rank, random_state, n_threads, kernel
         As in :class:`KernelRidge`.
 
     Attributes
@@ -298,6 +307,7 @@ class GaussianProcessRegressor(_KernelRegression):
         rank: int | None = None,
         random_state: Any = None,
         n_threads: int | None = None,
+        kernel: str | KernelFunction = "rbf",
     ) -> None:
         super().__init__(
             bandwidth=bandwidth,
@@ -308,6 +318,7 @@ class GaussianProcessRegressor(_KernelRegression):
             rank=rank,
             random_state=random_state,
             n_threads=n_threads,
+            kernel=kernel,
         )
         self.noise_variance = noise_variance
         self.signal_variance = signal_variance

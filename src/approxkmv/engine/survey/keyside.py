@@ -44,6 +44,6 @@ class KeySide:
         """The kernel matrix of a batch of queries; a row of it does not depend on the others."""
         kernel = self.among
         if kernel.frame.differences:  # their scale depends on the queries too
-            return prepare(queries, kernel.keys, kernel.bandwidth, backend=kernel.backend)
+            return kernel.between(queries, kernel.keys)
         shift = kernel.frame.shift(queries, kernel.backend)
         return replace(kernel, queries=queries, query_shift=shift)
