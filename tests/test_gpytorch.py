@@ -16,7 +16,13 @@ from linear_operator.test.linear_operator_test_case import (
     RectangularLinearOperatorTestCase,
 )
 
-from approxkmv.gpytorch import GaussianKernelLinearOperator, RBFKernel
+from approxkmv.functions import RationalQuadratic
+from approxkmv.gpytorch import (
+    GaussianKernelLinearOperator,
+    MaternKernel,
+    RBFKernel,
+    RQKernel,
+)
 
 
 def dense(op: Any) -> torch.Tensor:
@@ -217,3 +223,69 @@ except ImportError as error:
     print(error)
 """
     assert 'pip install "approxkmv[gpytorch]"' in run_python(script)
+
+
+KERNELS = ["laplacian", "matern32", "matern52", "rational_quadratic", RationalQuadratic(0.7)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_gradcheck_of_other_kernels(kernel: Any) -> None:
+    """With respect to points, bandwidth and right-hand side, and of single entries."""
+
+    def product(x1: Any, x2: Any, bandwidth: Any, r: Any) -> Any:
+        op = GaussianKernelLinearOperator(x1, x2, bandwidth, kernel)
+        return op @ r, op[..., [0, 1], [2, 3]]
+
+    bandwidth = torch.tensor([[1.3, 0.8]], dtype=torch.float64, requires_grad=True)
+    inputs = double(4, 2), double(5, 2, seed=1), bandwidth, double(5, 2, seed=2)
+    assert torch.autograd.gradcheck(product, inputs)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_equal_points_have_no_part_in_gradients(kernel: Any) -> None:
+    """Also where the kernel has a kink: no NaN, and the gradient of the other pairs."""
+    points = double(6, 2)
+    bandwidth = torch.tensor([[1.0]], dtype=torch.float64, requires_grad=True)
+    op = GaussianKernelLinearOperator(points, points, bandwidth, kernel)
+    total = (op @ torch.ones(6, 1, dtype=torch.float64)).sum()
+    found = torch.autograd.grad(total, [points, bandwidth])
+    rows, cols = torch.triu_indices(6, 6, 1)
+    pairs = GaussianKernelLinearOperator(points[rows], points[cols], bandwidth, kernel)
+    want = torch.autograd.grad(2 * pairs.diagonal().sum(), [points, bandwidth])
+    for ours, theirs in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+@pytest.mark.parametrize("ard", [None, 3])
+def test_matern_is_that_of_gpytorch(nu: float, ard: int | None) -> None:
+    ours, theirs = (
+        kind(nu=nu, ard_num_dims=ard).double()
+        for kind in (MaternKernel, gpytorch.kernels.MaternKernel)
+    )
+    ours.lengthscale = theirs.lengthscale = 0.5 + torch.rand_like(theirs.lengthscale)
+    x1, x2 = double(6, 3).detach(), double(8, 3, seed=1).detach()
+    weights = double(6, 8, seed=2).detach()
+    matrices = ours(x1, x2).to_dense(), theirs(x1, x2).to_dense()
+    torch.testing.assert_close(*matrices, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours(x1, diag=True), theirs(x1, diag=True))
+    slopes = [
+        torch.autograd.grad((m * weights).sum(), k.raw_lengthscale)[0]
+        for m, k in zip(matrices, (ours, theirs), strict=True)
+    ]
+    torch.testing.assert_close(*slopes, rtol=1e-8, atol=1e-8)
+
+
+def test_rational_quadratic_is_that_of_gpytorch() -> None:
+    ours, theirs = RQKernel(alpha=0.7).double(), gpytorch.kernels.RQKernel().double()
+    ours.lengthscale = theirs.lengthscale = 0.8
+    theirs.alpha = 0.7
+    x1, x2 = double(6, 3).detach(), double(8, 3, seed=1).detach()
+    torch.testing.assert_close(
+        ours(x1, x2).to_dense(), theirs(x1, x2).to_dense(), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_an_unknown_smoothness() -> None:
+    with pytest.raises(ValueError, match=r"nu must be 0.5, 1.5 or 2.5, got 3.5"):
+        MaternKernel(nu=3.5)

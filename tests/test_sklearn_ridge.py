@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor as DenseProcess
-from sklearn.gaussian_process.kernels import RBF
+from sklearn.gaussian_process.kernels import RBF, Matern
+from sklearn.gaussian_process.kernels import RationalQuadratic as SklearnRationalQuadratic
 from sklearn.kernel_ridge import KernelRidge as DenseRidge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -18,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import approxkmv as akmv
 from approxkmv import datasets
+from approxkmv.functions import RationalQuadratic
 from approxkmv.kernel.matrix import gaussian_kernel
 from approxkmv.sklearn import GaussianProcessRegressor, KernelRidge
 
@@ -120,3 +122,30 @@ def test_weights_must_leave_something() -> None:
     X, y = robot_arm(20)
     with pytest.raises(ValueError, match=r"(?i)sample.weights? must"):
         KernelRidge().fit(X, y, np.zeros(20))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("matern12", Matern(1.5, nu=0.5)),
+        ("matern32", Matern(1.5, nu=1.5)),
+        ("matern52", Matern(1.5, nu=2.5)),
+        ("rational_quadratic", SklearnRationalQuadratic(1.5, alpha=1.0)),
+        (RationalQuadratic(0.7), SklearnRationalQuadratic(1.5, alpha=0.7)),
+    ],
+    ids=str,
+)
+def test_other_kernels_are_those_of_scikit_learn(ours: Any, theirs: Any) -> None:
+    rng = np.random.default_rng(0)
+    X, inside = rng.standard_normal((150, 3)), rng.standard_normal((20, 3))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(150)
+    model = clone(KernelRidge(alpha=0.1, bandwidth=1.5, kernel=ours, tol=1e-10, random_state=0))
+    model.fit(X, y)
+    coefficients = np.linalg.solve(theirs(X) + 0.1 * np.eye(150), y)
+    np.testing.assert_allclose(model.predict(inside), theirs(inside, X) @ coefficients, atol=1e-7)
+
+
+def test_gamma_is_for_the_gaussian() -> None:
+    model = KernelRidge(kernel="matern32", gamma=0.5)
+    with pytest.raises(ValueError, match="kernel must be 'gaussian' where gamma is given"):
+        model.fit(np.zeros((3, 1)), np.zeros(3))

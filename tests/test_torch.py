@@ -19,7 +19,7 @@ from approxkmv.engine.head import HeadProblem
 from approxkmv.engine.result import Result
 from approxkmv.engine.trace import Refusal, Trace
 from approxkmv.loops.compiled import Compiled
-from approxkmv.torch import scaled_dot_product_attention
+from approxkmv.torch import matvec, scaled_dot_product_attention
 
 exact = partial(scaled_dot_product_attention, method="exact")
 # Scores below 10 and sums of at most 100 terms: a few hundred units of rounding.
@@ -296,3 +296,17 @@ def test_half_precision_some_heads_at_a_time(
         query.double(), key.double(), value.double(), is_causal=True, enable_gqa=True
     )
     assert (parts - wide).abs().max() < 2 * torch.finfo(dtype).eps * wide.abs().max()
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "matern32", "matern52", "rational_quadratic"])
+def test_gradients_of_other_kernels(kernel: str) -> None:
+    points = torch.linspace(0, 2, 7, dtype=torch.float64)[:, None].requires_grad_()
+    x = torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_()
+    width = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    # Not the points themselves: finite differences would see the kink of the Laplacian.
+    keys = points.detach() + 0.1
+
+    def product(points: Any, x: Any, width: Any) -> Any:
+        return matvec(points, keys, x, bandwidth=width, eps=0, kernel=kernel)
+
+    assert torch.autograd.gradcheck(product, (points, x, width))

@@ -131,41 +131,4 @@ def _rows_at(kernel: KernelMatrix, keys: Index, queries: Index) -> KernelMatrix:
     points = kernel.keys[keys].astype(np.float64)
     if kernel.queries is not kernel.keys:
         points = np.concatenate([points, kernel.queries[queries].astype(np.float64)])
-<<<<<<< HEAD
-    return prepare(points, points, kernel.bandwidth, backend=kernel.backend)
-=======
     return kernel.between(points, points)
-
-
-def first_ranks(problem: Problem) -> Ranks:
-    """Pivots among a uniform sample of the keys: whether low rank may do at all."""
-    sample = min(problem.policy.low_rank.sample, problem.n_keys // 2)
-    some = np.unique(problem.rng.integers(problem.n_keys, size=sample))
-    return Ranks(problem, some, np.ones(problem.n_keys))
-
-
-def better_ranks(problem: Problem, first: Pivots, left: Float64, size: int) -> Ranks:
-    """More pivots, among keys in proportion to what the first pivots leave of them.
-
-    Keys far from all of these, which a uniform sample of a few thousand does not meet, are met.
-    """
-    chance = left + _EVENLY * max(float(left.mean()), _EVENLY)
-    chance /= chance.sum()
-    some = np.unique(problem.rng.choice(problem.n_keys, size, p=chance))
-    return Ranks(problem, some, 1 / chance, first.index)
-
-
-def wider(ranks: Ranks) -> Ranks:
-    """The same pivots, and twice as many keys to pick others from."""
-    problem, chance = ranks.problem, 1 / ranks.weight
-    size = 2 * len(ranks.keys)
-    some = np.unique(problem.rng.choice(problem.n_keys, size, p=chance / chance.sum()))
-    found = Ranks(problem, some, ranks.weight, ranks.keys[ranks.cholesky.pivots])
-    found.seen = ranks.seen
-    return found
-
-
-def steps(rank: int, step: float) -> int:
-    """The next rank to look at."""
-    return max(rank + BLOCK, math.ceil(step * rank / BLOCK) * BLOCK)
->>>>>>> 4aa4dcb (feat: multiply with Laplacian, Matern and rational quadratic kernels)
