@@ -98,12 +98,9 @@ struct EveryValue {
   }
 };
 
-// A tile whose epilogue takes such scores.
-template <Scores kScores, class T, class Epilogue>
-static inline void tile_of(const Operands<T> &t, Epilogue &epilogue) {
-  if constexpr (kScores != Scores::kValues)
-    tile(t, epilogue);
-  else if (t.differences)
+template <class T, class Epilogue>
+static inline void value_tile(const Operands<T> &t, Epilogue &epilogue) {
+  if (t.differences)
     tile(t, EveryValue<T, true>{}, epilogue);
   else
     tile(t, EveryValue<T, false>{}, epilogue);

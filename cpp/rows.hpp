@@ -36,6 +36,18 @@ static inline T decay(T old, T next) {
 // shift that row_maximum found and exponents rounded as they are there, or kernel values already.
 enum class Scores { kShifted, kOnline, kValues };
 
+// A tile whose epilogue takes such scores.
+template <class T, class Epilogue>
+static inline void value_tile(const Operands<T> &t, Epilogue &epilogue);  // in kernel_values.hpp
+
+template <Scores kScores, class T, class Epilogue>
+static inline void tile_of(const Operands<T> &t, Epilogue &epilogue) {
+  if constexpr (kScores == Scores::kValues)
+    value_tile(t, epilogue);
+  else
+    tile(t, epilogue);
+}
+
 // Exponentials of one row, stored in place if `kStore`; their sum, and their product with one
 // column.
 template <class T, bool kStore, Scores kScores = Scores::kShifted>

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import approxkmv as akmv
 from approxkmv import _check
 from approxkmv.exact import kernel_matrix, product
 from approxkmv.functions import NAMED, KernelFunction
+from approxkmv.kernel.matrix import prepare
+from approxkmv.kernel.rounding import rounding_bound
+from approxkmv.loops.reference import Reference
 
 KERNELS: list[str | KernelFunction] = [*NAMED, akmv.RationalQuadratic(0.3)]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
@@ -159,8 +163,34 @@ def test_what_is_not_a_kernel() -> None:
         akmv.matvec(points, None, x, bandwidth=1.0, kernel=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel must be 'gaussian' with method='paper'"):
         akmv.matvec(points, None, x, bandwidth=1.0, kernel="matern32", method="paper")
+    with pytest.raises(ValueError, match="kernel must be 'gaussian' with max_seconds"):
+        akmv.matvec(points, None, x, bandwidth=1.0, kernel="matern32", max_seconds=1.0)
     for alpha in (0.0, -1.0, np.nan, np.inf):
         with pytest.raises(ValueError, match="alpha must be from"):
             akmv.RationalQuadratic(alpha)
     with pytest.raises(TypeError, match="alpha must be a number"):
         akmv.RationalQuadratic("2")  # type: ignore[arg-type]
+
+
+def test_a_toy_kernel() -> None:
+    """A kernel that only has its class: all that Python knows of a kernel is written there."""
+
+    @dataclass(frozen=True)
+    class Toy(KernelFunction):
+        name: ClassVar[str] = "toy"
+        family: ClassVar[int] = -1
+
+        def value(self, exponents: np.ndarray) -> np.ndarray:
+            return np.asarray((1 - 2 * exponents) ** -2 * np.exp(exponents))
+
+        def steepness(self, exponents: np.ndarray) -> np.ndarray:
+            return np.asarray(1 + 4 / (1 - 2 * exponents))
+
+    queries, keys, x = clouds(np.float64)
+    matrix = prepare(queries, keys, 0.9, function=Toy(), backend=Reference())
+    want = kernel_matrix(queries, keys, 0.9, Toy()) @ x
+    np.testing.assert_allclose(matrix.product(x).out, want, rtol=1e-10)
+    y = product(queries, keys, x, 0.9)
+    assert np.linalg.norm(matrix.product(x).out - want) <= rounding_bound(matrix, 240.0 * 120)
+    assert not np.allclose(y, want)
+    assert Toy().value(np.array([Toy().exponent_at(0.3)]))[0] == pytest.approx(0.3)

@@ -182,6 +182,8 @@ def matvec(
     method = _check.one_of(method, "method", METHODS)
     if method == "paper" and rtol is not None:
         raise ValueError("rtol must be None with method='paper', whose guarantee is eps |x|.")
+    if max_seconds is not None:
+        _check.only_gaussian(request.function, "with max_seconds")
     if method == "paper":
         _check.only_gaussian(request.function, "with method='paper', whose algorithm is for it")
     if check_finite:
