@@ -183,7 +183,7 @@ def test_files_that_are_not_ours_or_damaged_are_refused(tmp_path: Path) -> None:
         akmv.GaussianKernel.load(path)
     text = json.dumps(header | {"format": _saved.FORMAT + 1})
     write_arrays(path, {"approxkmv": np.frombuffer(text.encode(), np.uint8), **arrays})
-    with pytest.raises(ValueError, match="version 2 of the format, and this approxkmv reads 1"):
+    with pytest.raises(ValueError, match="version 3 of the format, and this approxkmv reads 2"):
         akmv.GaussianKernel.load(path)
     header = {k: v for k, v in header.items() if k not in ("kind", "format", "eps")}
     _saved.write(path, "GaussianKernel", header, arrays)
