@@ -3,8 +3,9 @@
 ``one``: n clustered points against n in one call. ``files``: 2.4 n queries from a memory-mapped
 file against n / 4 keys with bounded memory, in a process of its own whose peak is read from the
 system. ``cluster``: n / 4 against n / 4 points on two workers of one thread each, against one
-process with two threads. True errors are those of 2,048 random rows. Records go to
-``benchmarks/results/scale.jsonl``.
+process with two threads, in turn. ``block``: one block, with one thread, of products of 1e8 and of
+1e9 points, for the seconds of :mod:`benchmarks.cluster`. True errors are those of 2,048
+random rows. Records go to ``benchmarks/results/scale.jsonl``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,7 @@ def main() -> int:
     parser.add_argument("--max-memory", type=float, default=3e9)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/scale.jsonl"))
     args = parser.parse_args()
-    cases = {"one": _one, "files": _files, "cluster": _cluster}
+    cases = {"one": _one, "files": _files, "cluster": _cluster, "block": _block}
     rows = []
     for name in args.cases:
         found = cases[name](args)
@@ -118,9 +120,6 @@ def _cluster(args: argparse.Namespace) -> dict[str, Any]:
     n = args.n // 4
     queries, keys = _points(n, 1)
     x = np.random.default_rng(2).standard_normal(n).astype(np.float32)
-    start = time.perf_counter()
-    akmv.matvec(queries, keys, x, bandwidth=BANDWIDTH, eps=EPS, rng=1, n_threads=2)
-    alone = time.perf_counter() - start
     lazy = da.from_array(queries, chunks=(-(-n // 4), -1))
     with (
         LocalCluster(
@@ -128,12 +127,40 @@ def _cluster(args: argparse.Namespace) -> dict[str, Any]:
         ) as cluster,
         Client(cluster) as client,
     ):
-        y = akda.matvec(lazy, keys, x, bandwidth=BANDWIDTH, eps=EPS, rng=1)
+        alone, spread, errors = [], [], []
+        for seed in range(1, 4):
+            start = time.perf_counter()
+            akmv.matvec(queries, keys, x, bandwidth=BANDWIDTH, eps=EPS, rng=seed, n_threads=2)
+            alone.append(time.perf_counter() - start)
+            y = akda.matvec(lazy, keys, x, bandwidth=BANDWIDTH, eps=EPS, rng=seed)
+            start = time.perf_counter()
+            out = client.compute(y).result()
+            spread.append(time.perf_counter() - start)
+            errors.append(_error(out, queries, keys, x))
+    ratios = sorted(one / two for one, two in zip(alone, spread, strict=True))
+    found = {"n": n, "one process": median(alone), "two workers": median(spread)}
+    return found | {"throughput": ratios[1], "of three": str(ratios), "error": max(errors)}
+
+
+def _block(args: argparse.Namespace) -> dict[str, Any]:
+    n_queries, n_keys = args.n // 64, args.n // 16
+    queries, keys, _ = clusters(n_keys, D, n_queries=n_queries, rng=1)
+    x = np.random.default_rng(2).standard_normal(n_keys).astype(np.float32)
+    common: dict[str, Any] = {"bandwidth": BANDWIDTH, "rng": 1, "n_threads": 1}
+    start = time.perf_counter()
+    akmv.matvec(queries[:ROWS], keys, x, method="exact", **common)
+    pair = (time.perf_counter() - start) / (ROWS * n_keys)
+    found: dict[str, Any] = {"n_queries": n_queries, "n_keys": n_keys, "pair": pair, "seconds": {}}
+    for n in (10**8, 10**9):
+        eps = EPS * (n_queries / n) ** 0.5
         start = time.perf_counter()
-        out = client.compute(y).result()
-        seconds = time.perf_counter() - start
-    found = {"n": n, "one process": alone, "two workers": seconds}
-    return found | {"throughput": alone / seconds, "error": _error(out, queries, keys, x)}
+        y, info = akmv.matvec(queries, keys, x, eps=eps, return_info=True, **common)
+        found["seconds"][f"{n:.0e}"] = time.perf_counter() - start
+        found[f"{n:.0e}"] = {
+            "method": info.method,
+            "error / eps": _error(y, queries, keys, x) / eps,
+        }
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -275,7 +275,8 @@ def test_keys_are_not_read_again_when_a_block_is_tried_again(
 
     q = da.from_array(queries, chunks=(10, -1)).map_blocks(failing, dtype=float, meta=queries[:0])
     y = akda.matvec(q, dask.delayed(reading)(), x, bandwidth=1.0)
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as own:
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(processes=False, **options) as cluster, Client(cluster) as own:
         found = own.compute(y, retries=3).result(timeout=60)
     np.testing.assert_allclose(found, akmv.matvec(queries, keys, x, bandwidth=1.0), atol=1e-13)
     assert (tmp_path / "failed").exists()

@@ -16,6 +16,7 @@ import numpy as np
 from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv.attention import attention
+from approxkmv.blocks.memory import kept_memory
 from approxkmv.blocks.product import METHODS, entropy_of, threads_here
 from approxkmv.info import AttentionInfo
 from approxkmv.loops.types import Array
@@ -94,19 +95,20 @@ def attention_block(
 ) -> tuple[Array, AttentionInfo]:
     """Attention of one block, with its share of the error and of delta, and its own seed."""
     n_queries = np.shape(query)[-2]
-    output, info = attention(
-        query,
-        key,
-        value,
-        scale=request.scale,
-        is_causal=request.is_causal,
-        attn_mask=mask,
-        enable_gqa=request.enable_gqa,
-        eps=request.share(n_queries),
-        delta=request.delta / request.n_chunks,
-        method=request.method,
-        rng=request.generator(place),
-        n_threads=threads_here(request.n_threads),
-        return_info=True,
-    )
+    with kept_memory():
+        output, info = attention(
+            query,
+            key,
+            value,
+            scale=request.scale,
+            is_causal=request.is_causal,
+            attn_mask=mask,
+            enable_gqa=request.enable_gqa,
+            eps=request.share(n_queries),
+            delta=request.delta / request.n_chunks,
+            method=request.method,
+            rng=request.generator(place),
+            n_threads=threads_here(request.n_threads),
+            return_info=True,
+        )
     return output, info

@@ -34,14 +34,18 @@ class Journal:
 
     def write(self, chunk: int, start: int, rows: Array, infos: list[BlockInfo]) -> None:
         """Rows of the answer from ``start`` on, and what their chunk of queries did."""
-        self._part.seek(self._first + start * rows[:1].nbytes)
-        self._part.write(np.ascontiguousarray(rows).data)
-        self._part.flush()
-        os.fsync(self._part.fileno())
         line = {"chunk": chunk, "infos": [_packed(info) for info in infos]}
-        self._lines.write(json.dumps(line, default=_number) + "\n")
-        self._lines.flush()
-        os.fsync(self._lines.fileno())
+        try:
+            self._part.seek(self._first + start * rows[:1].nbytes)
+            self._part.write(np.ascontiguousarray(rows).data)
+            self._part.flush()
+            os.fsync(self._part.fileno())
+            self._lines.write(json.dumps(line, default=_number) + "\n")
+            self._lines.flush()
+            os.fsync(self._lines.fileno())
+        except OSError as error:
+            kept = f"{len(self.done)} chunks are on disk and resume=True goes on after them"
+            raise OSError(error.errno, f"{error.strerror}: {kept}", str(self.target)) from None
         self.done[chunk] = infos
 
     def finish(self) -> None:
@@ -62,7 +66,7 @@ def opened(
         _lock(part, target)
         with open(journal_of(target), "w+" if fresh else "a+") as lines:
             try:
-                first = _reserve(part, shape, dtype)
+                first = _reserve(part, target, shape, dtype)
             except BaseException:
                 if fresh:
                     remove(target)
@@ -115,7 +119,7 @@ def _lock(part: IO[bytes], target: Path) -> None:
         raise ValueError(f"{target}: another process is writing this product") from None
 
 
-def _reserve(part: IO[bytes], shape: tuple[int, ...], dtype: Any) -> int:
+def _reserve(part: IO[bytes], target: Path, shape: tuple[int, ...], dtype: Any) -> int:
     """Write the header and take the whole space now: a full disk is found before the work."""
     part.seek(0)
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
@@ -123,7 +127,11 @@ def _reserve(part: IO[bytes], shape: tuple[int, ...], dtype: Any) -> int:
     part.flush()
     first = part.tell()
     size = first + int(np.prod(shape)) * np.dtype(dtype).itemsize
-    os.posix_fallocate(part.fileno(), 0, size)
+    try:
+        os.posix_fallocate(part.fileno(), 0, size)
+    except OSError as error:
+        wanted = f"{error.strerror}, and the answer needs {size / 1e6:.3g} MB"
+        raise OSError(error.errno, wanted, str(target)) from None
     return first
 
 

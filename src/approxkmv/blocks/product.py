@@ -25,6 +25,7 @@ import numpy as np
 from approxkmv import _check
 from approxkmv._check import Rng
 from approxkmv.blocks.keyside import KeySide, with_place
+from approxkmv.blocks.memory import kept_memory
 from approxkmv.info import ProductInfo
 from approxkmv.loops.types import Array
 from approxkmv.product import log_row_sums, matvec, row_sums
@@ -141,19 +142,20 @@ def kernel_block(queries: Any, side: KeySide, request: Request, place: tuple[int
     """Multiply one block, with its share of the error and of delta, and its own seed."""
     points = _checked(queries, request, place)
     # The one place where a block meets the engine, and where all that is known of the keys enters.
-    y, info = matvec(
-        points,
-        side.points(),
-        side.x,
-        bandwidth=request.bandwidth,
-        eps=request.share(len(points)),
-        delta=request.delta / request.n_blocks,
-        method=request.method,
-        rng=request.generator(*place),
-        n_threads=threads_here(request.n_threads),
-        check_finite=False,
-        return_info=True,
-    )
+    with kept_memory():
+        y, info = matvec(
+            points,
+            side.points(),
+            side.x,
+            bandwidth=request.bandwidth,
+            eps=request.share(len(points)),
+            delta=request.delta / request.n_blocks,
+            method=request.method,
+            rng=request.generator(*place),
+            n_threads=threads_here(request.n_threads),
+            check_finite=False,
+            return_info=True,
+        )
     return Block(y, BlockInfo(*place, len(points), len(side), side.x_norm, info))
 
 
