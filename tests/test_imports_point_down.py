@@ -91,6 +91,7 @@ STAGES = [
     ["schemes.frozen_pairs", "schemes.frozen_low_rank", "report"],
     ["planner", "request"],
     ["schemes.drawn_keys", "schemes.shared_keys", "schemes.attention_keys"],
+    ["survey.attention_common"],
     ["survey.attention_pilot", "survey.shared_draw"],
     [
         "survey.attention_rates",

@@ -84,7 +84,7 @@ struct RatesRecord : Record {
   }
 
   AttentionRates<T> view() const {
-    return {guarded.data(), near.data(), floor, rate, least, seed, stream};
+    return {guarded.data(), guarded.shape(0) == 1, near.data(), floor, rate, least, seed, stream};
   }
 };
 

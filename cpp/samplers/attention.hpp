@@ -456,7 +456,8 @@ inline void rate_histogram(const AttentionBlocks &blocks, const float *moment, c
 /// the keys left to the draws, at most 1.
 template <class T>
 struct AttentionRates {
-  const float *guarded;  // [block][key]
+  const float *guarded;  // [block][key], or [key] for all blocks
+  bool common;           // the latter
   const T *near;         // [block][column] a point near the outputs of the block
   double floor, rate, least;
   std::uint64_t seed, stream;
@@ -546,7 +547,7 @@ class AttentionSampler {
     s.probability.clear();
     const Philox words = philox4x64({b, 0, 0, 0}, {rates_.seed, rates_.stream});
     double running = double(words[0] >> 11) * 0x1.0p-53;
-    const float *guarded = rates_.guarded + b * blocks_.n_keys;
+    const float *guarded = rates_.guarded + (rates_.common ? 0 : b * blocks_.n_keys);
     std::int64_t n_free = 0;
     blocks_.outside_band(b, [&](std::int64_t from, std::int64_t stop) { n_free += stop - from; });
     const float rate = float(rates_.rate), floor = float(rates_.floor);

@@ -264,3 +264,19 @@ def test_long_rows_decay_their_squares(isa: str) -> None:
     np.testing.assert_allclose(got.out, want.out, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(got.bound, want.bound, rtol=1e-9)
     np.testing.assert_allclose(got.variance[known], want.variance[known], rtol=1e-7, atol=1e-20)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_row_of_rates_serves_all_blocks(causal: bool, isa: str, dtype: Any) -> None:
+    """The same draws as from a matrix with that row for each block."""
+    m, n, d, r = 300, 280, 5, 6
+    head, blocks = head_of(m, n, d, r, dtype), blocks_of(m, n, causal)
+    n_blocks = len(blocks.band_start)
+    common = np.random.default_rng(1).random((1, n), np.float32) ** 4
+    every = np.repeat(common, n_blocks, axis=0)
+    rates = AttentionRates(every, np.zeros((n_blocks, r), dtype), 1e-4, 0.7, 5.0, 11, 3)
+    for backend in (Compiled(2, isa).attention_draw, reference.attention_draw):
+        want = backend(head, blocks, rates)
+        got = backend(head, blocks, rates._replace(guarded=common))
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)

@@ -83,16 +83,19 @@ class CostModel:
     # A near pair of sums for later queries: met, merged and linked, in fit and for a query.
     near_pair: float = 120.0
     # Softmax attention of one head: pairs up to which a survey takes longer than it can save. The
-    # mean of the values is tried above 12 million (3,464 tokens), keys are drawn above 90 million
-    # (9,486 tokens), or 24 million with a causal mask (6,928 tokens), where blocks need no tree. At
+    # mean of the values is tried above 12 million (3,464 tokens), keys are drawn above 36 million
+    # (6,000 tokens), or 24 million with a causal mask (6,928 tokens), where blocks need no tree. At
     # 8,192 tokens an unsuccessful survey takes a tenth of the exact time with a causal mask and
     # 0.12 of it without one (``python -m benchmarks.attention_heads``).
     smallest_head: int = 12_000_000
-    smallest_head_for_draws: int = 90_000_000
+    smallest_head_for_draws: int = 36_000_000
     smallest_causal_head: int = 24_000_000
     # A drawn pair of a head: gathered keys and values, sums of squares for the variance. 1.75 to
     # 1.9 pairs of exact attention with AVX-512 at 8,192 tokens, 1.4 with AVX2.
     drawn_head_pair: float = 1.8
+    # A pair of a row whose moments are taken, with what is done to these: 3 to 4 at 8,192 and
+    # 16,384 tokens.
+    head_pilot_pair: float = 3.5
 
     def worth_merging(self, n_points: int, n_pairs: int) -> bool:
         """Whether looking for equal ones among these points takes no time to speak of."""

@@ -220,6 +220,9 @@ class HeadTrial:
     # One block in `one_in`, at least six of them: of three, one with a sharp row decided too often.
     one_in: int = 29
     fewest_blocks: int = 6
+    # Blocks that may tell how often to draw for all of them: with 9 of 86 instead of 22 second
+    # draws were needed on word vectors.
+    fewest_for_common: int = 20
     # What all draws may cost, as a share of the exact cost, after the pilot and after the draws of
     # these blocks. Two rows of a block do not see all keys that matter, and up to twice as many
     # pairs were needed on heads of SmolLM2 at eps = 0.03: with 0.75 they took up to 1.6 times the

@@ -678,7 +678,7 @@ def _attention_probabilities(
     """
     free = _outside_band(head, blocks)[b]
     least = np.float32(min(1.0, rates.least / max(1, free.sum())))
-    root = np.sqrt(rates.guarded[b] + np.float32(rates.floor))
+    root = np.sqrt(rates.guarded[b % len(rates.guarded)] + np.float32(rates.floor))
     pi = np.clip(np.float32(rates.rate) * root, least, np.float32(1))
     bits = np.random.Philox(counter=(b - 1) % 2**256, key=rates.seed | (rates.stream << 64))
     running = (int(bits.random_raw()) >> 11) * 2.0**-53

@@ -311,7 +311,7 @@ class AttentionRates(NamedTuple):
     At least ``least`` of the keys outside the band are expected to be drawn for each block.
     """
 
-    guarded: Float32
+    guarded: Float32  # (n_blocks, n_keys), or (1, n_keys) for all blocks
     near: Array  # (n_blocks, n_columns) a point near the outputs of each block
     floor: float
     rate: float

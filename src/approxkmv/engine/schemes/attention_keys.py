@@ -16,6 +16,7 @@ from approxkmv.engine.head import HeadProblem
 from approxkmv.engine.policy import HeadMargins
 from approxkmv.engine.refine import Draws, Sums, Verdict, refine
 from approxkmv.engine.result import Result
+from approxkmv.engine.survey.attention_common import for_all_blocks, with_common_rates
 from approxkmv.engine.survey.attention_order import every_nth, order_blocks, some_blocks
 from approxkmv.engine.survey.attention_pilot import HeadPilot, SquaredError, run_head_pilot
 from approxkmv.engine.trace import Refusal, Trace
@@ -31,10 +32,10 @@ def draw_keys_of_head(problem: HeadProblem, trace: Trace) -> Result:
     blocks = order_blocks(head, problem.policy.head_shape)
     trace.lap("order")
     seed = int(problem.rng.integers(2**63))
-    trial = Trial(problem, blocks, seed)
-    factor = trial.factor(trace)
-    pilot = run_head_pilot(problem, blocks, 1.0)
-    trace.pairs += head.pairs_of(pilot.rows)
+    factor, pilot = Trial(problem, blocks, seed).run(trace)
+    if pilot is None:
+        pilot = run_head_pilot(problem, blocks, 1.0)
+        trace.pairs += head.pairs_of(pilot.rows)
     trace.lap("pilot")
     predicted = (pilot.rate.pairs + band_pairs(blocks)) / head.n_pairs
     trace.note(
@@ -202,42 +203,68 @@ class Trial:
     blocks: AttentionBlocks
     seed: int
 
-    def factor(self, trace: Trace) -> float:
-        """What the predicted rates are to be multiplied by; ``Refusal`` where drawing cannot pay.
+    def run(self, trace: Trace) -> tuple[float, HeadPilot | None]:
+        """What the predicted rates are to be multiplied by, and the pilot if it is known by now.
 
-        The blocks are evenly spread over all.
+        ``Refusal`` where drawing cannot pay. The blocks are evenly spread over all.
         """
-        policy, n_blocks = self.problem.policy.head_trial, len(self.blocks.band_start)
-        one_in = max(1, min(policy.one_in, n_blocks // policy.fewest_blocks))
-        first = int(self.problem.rng.integers(one_in))
-        some = some_blocks(self.blocks, every_nth(n_blocks, one_in, first))
-        factor, ratio = self.tried(some, trace)
-        if ratio > policy.hopeless:
-            raise Refusal(UNEVEN)
-        return factor
-
-    def tried(self, some: AttentionBlocks, trace: Trace) -> tuple[float, float]:
-        """The factor that these blocks need, and the upper limit of their error over its budget."""
         policy, head = self.problem.policy.head_trial, self.problem.head
+        fewest = policy.fewest_blocks if head.is_causal else policy.fewest_for_common
+        some = some_blocks(self.blocks, self._some_of(len(self.blocks.band_start), fewest))
         share = float(some.start[-1] / head.n_queries)
         pilot = run_head_pilot(self.problem, some, share)
         trace.pairs += head.pairs_of(pilot.rows)
-        self._check_cost(pilot, 1.0)
-        draws = pilot.draw(1.0, self.seed, 0)
-        trace.pairs += int((draws.n_drawn * np.diff(some.start)).sum())
-        error = pilot.usual_error(draws)
+        found = None
+        if not head.is_causal:
+            common = with_common_rates(pilot, share)
+            if self._cost(common) <= self._cost(pilot) + self._cost_of_pilot():
+                pilot = common
+                trace.note(common_rates=True)
+                found = for_all_blocks(common, self.blocks, share)
+                trace.pairs += head.pairs_of(found.checks.ravel())
+        few = self._some_of(len(some.band_start), policy.fewest_blocks)
+        factor, ratio = self._tried(pilot, few, trace)
+        if ratio > policy.hopeless:
+            raise Refusal(UNEVEN)
+        return factor, found
+
+    def _some_of(self, n_blocks: int, fewest: int) -> Index:
+        one_in = max(1, min(self.problem.policy.head_trial.one_in, n_blocks // fewest))
+        return every_nth(n_blocks, one_in, int(self.problem.rng.integers(one_in)))
+
+    def _tried(self, pilot: HeadPilot, few: Index, trace: Trace) -> tuple[float, float]:
+        """The factor that these blocks need, and the upper limit of their error over its budget."""
+        policy = self.problem.policy.head_trial
+        self._check_cost(self._cost(pilot))
+        draws = pilot.draw(1.0, self.seed, 0, blocks=few)
+        trace.pairs += int((draws.n_drawn * np.diff(pilot.blocks.start))[few].sum())
+        tried = pilot.of(few)
+        error = tried.usual_error(draws)
         trace.lap("trial")
+        share = float(tried.blocks.start[-1] / self.problem.head.n_queries)
         budget = share * self.problem.squared_error
         factor, ratio = 1.0, error.variance / budget
         if ratio > policy.short:
             factor = (ratio / self.problem.margins.aim) ** policy.rate_power
-        self._check_cost(pilot, factor)
+        self._check_cost(self._cost(pilot, factor))
         return factor, error.upper / budget
 
-    def _check_cost(self, pilot: HeadPilot, factor: float) -> None:
-        head, most = self.problem.head, self.problem.policy.head_trial.most
-        # Next to the pairs that these blocks see: with a causal mask early ones see few.
+    def _cost(self, pilot: HeadPilot, factor: float = 1.0) -> float:
+        """Of drawing for all blocks, next to exact attention.
+
+        By the pairs that the blocks of the pilot see: with a causal mask early ones see few.
+        """
+        head = self.problem.head
         share = factor * pilot.rate.pairs / head.pairs_of(pilot.blocks.query_order)
         share += band_pairs(self.blocks) / head.n_pairs
-        if self.problem.cost.drawn_head_pair * share > most:
+        return self.problem.cost.drawn_head_pair * share
+
+    def _cost_of_pilot(self) -> float:
+        """Of rows of every block, next to exact attention."""
+        shape, head = self.problem.policy.head_shape, self.problem.head
+        n_rows = len(self.blocks.band_start) * (shape.pilot_rows + shape.check_rows)
+        return self.problem.cost.head_pilot_pair * n_rows / head.n_queries
+
+    def _check_cost(self, cost: float) -> None:
+        if cost > self.problem.policy.head_trial.most:
             raise Refusal(TOO_SHARP)
