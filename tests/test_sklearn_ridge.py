@@ -29,6 +29,17 @@ def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+def test_takes_every_parameter_of_scikit_learns() -> None:
+    """A grid made for scikit-learn's estimator runs, and finds what it finds there."""
+    theirs = DenseRidge(kernel="rbf", gamma=0.5)
+    ours = KernelRidge(kernel="rbf", gamma=0.5, random_state=0)
+    assert set(theirs.get_params()) <= set(ours.get_params())
+    ours.set_params(**theirs.get_params())
+    X = np.random.default_rng(0).standard_normal((80, 3))
+    y = np.sin(X[:, 0])
+    np.testing.assert_allclose(ours.fit(X, y).predict(X), theirs.fit(X, y).predict(X), atol=1e-3)
+
+
 def robot_arm(n: int, d: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Angles of an arm and how far its hand is from a point, with noise."""
     return datasets.robot_arm(n, d, rng=seed)[:2]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import scipy.stats
 
 import approxkmv as akmv
 from approxkmv.exact import gaussian_kernel
-from approxkmv.stats import gaussian_kde, hsic, mmd
+from approxkmv.stats import fourier, gaussian_kde, hsic, mmd
 
 
 def both(d: int, n: int = 500, **options: Any) -> tuple[Any, Any, np.ndarray]:
@@ -42,6 +44,48 @@ def test_densities_are_scipys(d: int, options: dict[str, Any]) -> None:
     assert ours.factor == theirs.factor
     assert ours.neff == theirs.neff
     np.testing.assert_array_equal(ours.covariance, theirs.covariance)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 30.0])
+def test_a_fourier_series_is_as_good_as_it_says(d: int, spread: float) -> None:
+    """Sums of all sizes are within the bound, at any number of waves, and for one query."""
+    rng = np.random.default_rng(d)
+    keys, weights = spread * rng.standard_t(3, (400, d)), rng.random(400)
+    queries = np.concatenate([2 * spread * rng.standard_normal((300, d)) + 7, keys[:20]])
+    reach = max(np.ptp(np.concatenate([queries, keys])[:, c]) for c in range(d)) + 10
+    series = [fourier.Series(2 * np.pi / reach, int(1.3 * reach) + 1)] * d  # 8 standard deviations
+    exact = gaussian_kernel(queries, keys, 1.0) @ weights
+    for q, e in ((queries, exact), (queries[:1], exact[:1])):
+        error = np.abs(fourier.sums(q, keys, weights, series) - e)
+        assert error.max() <= fourier.ERROR * weights.sum()
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_densities_from_a_fourier_series_are_scipys_in_the_tails_too(
+    d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs, _ = both(d, n=3000)
+    middle = theirs.dataset.mean(axis=1, keepdims=True)
+    queries = middle + (theirs.dataset[:, :1500] - middle) * np.linspace(0, 2.5, 1500)
+    monkeypatch.setattr(fourier, "_PAIR", np.inf)
+    used = []
+    real = fourier.sums
+    monkeypatch.setattr(fourier, "sums", lambda *a: used.append(len(a[0])) or real(*a))
+    exact = theirs(queries)
+    np.testing.assert_allclose(ours(queries), exact, rtol=1e-7, atol=1e-300)
+    assert used == [1500]
+    assert exact.min() < 1e-30 * exact.max()  # such as no series gives
+
+
+def test_a_series_is_chosen_where_it_is_quick() -> None:
+    """It needs many pairs in one or two coordinates, and points within a hundred bandwidths."""
+    rng = np.random.default_rng(0)
+    points = 10 * rng.standard_normal((10_000, 3))
+    assert fourier.series_of(points[:, :1], points[:, :1]) is not None
+    assert fourier.series_of(points[:5, :1], points[:, :1]) is None
+    assert fourier.series_of(points, points) is None
+    assert fourier.series_of(100 * points[:, :1], points[:, :1]) is None
 
 
 def test_other_methods_are_scipys() -> None:
@@ -212,11 +256,35 @@ def test_progress_and_reports() -> None:
         (lambda: hsic(np.zeros((9, 2)), np.zeros((8, 2))), "as many rows"),
         (lambda: mmd([[np.nan], [1.0]], [[1.0], [2.0]]), r"x\[0, 0\] is nan"),
         (lambda: hsic(np.eye(9), np.eye(9), null="none"), "null must be one of"),
+        (lambda: mmd(np.eye(5), np.eye(5), bandwidth=[1.0, 2.0]), "each of the 5 coordinates"),
+        (lambda: gaussian_kde(np.ma.masked_less([1.0, 2.0], 1.5)), "dataset must have no masked"),
+        (lambda: gaussian_kde([1.0, 2.0])(np.ma.masked_less([1.0], 2)), "points must have no ma"),
     ],
 )
 def test_wrong_input_is_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_sparse_points_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"dataset must be a dense array.*toarray"):
+        gaussian_kde(scipy.sparse.eye_array(4).tocsr())
+
+
+def test_bandwidths_for_each_coordinate_are_scaled_points() -> None:
+    """A bandwidth for each coordinate is the same as points divided by them."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 60, 3))
+    widths = np.array([0.5, 1.0, 3.0])
+    ours = mmd(x, y, bandwidth=widths, n_permutations=20, rng=1)
+    assert ours.bandwidth == widths.tolist()
+    scaled = mmd(x / widths, y / widths, bandwidth=1.0, n_permutations=20, rng=1)
+    assert ours.statistic == pytest.approx(scaled.statistic, abs=1e-14)
+    assert ours.p_value == scaled.p_value
+    both = hsic(x, y, bandwidth=(widths, 2.0), n_permutations=20, rng=1)
+    theirs = hsic(x / widths, y, bandwidth=(1.0, 2.0), n_permutations=20, rng=1)
+    assert both.statistic == pytest.approx(theirs.statistic, abs=1e-14)
+    assert json.loads(both.to_json())["bandwidth"] == [widths.tolist(), 2.0]
 
 
 def test_the_package_offers_them() -> None:

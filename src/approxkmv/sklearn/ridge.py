@@ -143,6 +143,8 @@ class KernelRidge(_KernelRegression):
         :func:`approxkmv.matvec`: ``"matern32"``, ``"matern52"``, ``"rational_quadratic"``,
         ``"laplacian"``. That is :math:`\exp(-r/\sigma)` with the Euclidean distance r; the
         "laplacian" of scikit-learn has sums of absolute differences instead.
+    degree, coef0, kernel_params
+        scikit-learn's parameters of other kernels, taken for its grids and not used.
     eps : float
         Error allowed to the products of the iterations, relative to the length of the vector; see
         :class:`approxkmv.GaussianKernel`. At most half the noise is used.
@@ -207,6 +209,9 @@ class KernelRidge(_KernelRegression):
         rank: int | None = None,
         random_state: Any = None,
         n_threads: int | None = None,
+        degree: float = 3,
+        coef0: float = 1,
+        kernel_params: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
             bandwidth=bandwidth,
@@ -221,6 +226,9 @@ class KernelRidge(_KernelRegression):
         )
         self.alpha = alpha
         self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.kernel_params = kernel_params
 
     def _width(self) -> Any:
         if self.gamma is None:

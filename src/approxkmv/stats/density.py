@@ -9,15 +9,22 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.stats
 
+from approxkmv import _check
 from approxkmv.loops.types import Array, Float64
 from approxkmv.product import log_row_sums, matvec
+from approxkmv.stats import fourier
+
+# Largest relative error of a density that comes from a Fourier series.
+_RELATIVE = 1e-7
 
 
 class gaussian_kde(scipy.stats.gaussian_kde):  # type: ignore[misc]  # noqa: N801 (SciPy's name)
     """:class:`scipy.stats.gaussian_kde`, evaluated by compiled tiles in several threads.
 
-    The same constructor, covariance rule, methods and numbers, to rounding. ``evaluate``,
-    ``logpdf``, ``pdf`` and ``integrate_kde`` are computed here; all else is SciPy's own code.
+    The same constructor, covariance rule, methods and numbers. ``evaluate``, ``logpdf``, ``pdf``
+    and ``integrate_kde`` are computed here; all else is SciPy's own code. Densities of many points
+    in one or two dimensions come from a Fourier series, with a relative error of at most 1e-7;
+    ``logpdf``, other densities and all small ones agree to rounding.
 
     Parameters
     ----------
@@ -38,10 +45,16 @@ class gaussian_kde(scipy.stats.gaussian_kde):  # type: ignore[misc]  # noqa: N80
     True
     """
 
+    def __init__(
+        self, dataset: npt.ArrayLike, bw_method: Any = None, weights: npt.ArrayLike | None = None
+    ) -> None:
+        given = None if weights is None else _check.plain(weights, "weights")
+        super().__init__(_check.plain(dataset, "dataset"), bw_method, given)
+
     def evaluate(self, points: npt.ArrayLike) -> npt.NDArray[Any]:
         """Density at points, shape (n_dims, m) or (m,)."""
         queries, keys, log_norm = self._white(points)
-        sums = matvec(queries, keys, np.asarray(self.weights, float), bandwidth=1.0, eps=0.0)
+        sums = _sums(queries, keys, np.asarray(self.weights, float))
         return self._typed(sums * np.exp(-log_norm), points)
 
     __call__ = evaluate
@@ -61,7 +74,7 @@ class gaussian_kde(scipy.stats.gaussian_kde):  # type: ignore[misc]  # noqa: N80
         if other.d != self.d:
             raise ValueError("other must have as many dimensions as this density.")
         q, k, log_norm = _whitened(self.dataset, other.dataset, self.covariance + other.covariance)
-        sums = matvec(q, k, np.asarray(other.weights, float), bandwidth=1.0, eps=0.0)
+        sums = _sums(q, k, np.asarray(other.weights, float))
         return float(np.asarray(self.weights, float) @ sums * np.exp(-log_norm))
 
     def marginal(self, dimensions: Any) -> gaussian_kde:
@@ -70,7 +83,7 @@ class gaussian_kde(scipy.stats.gaussian_kde):  # type: ignore[misc]  # noqa: N80
         return type(self)(found.dataset, bw_method=found.factor, weights=found.weights)
 
     def _white(self, points: npt.ArrayLike) -> tuple[Float64, Float64, float]:
-        given = np.atleast_2d(np.asarray(points))
+        given = np.atleast_2d(np.asarray(_check.plain(points, "points")))
         if given.shape[0] != self.d:
             if given.shape == (1, self.d):  # one point, as a row
                 given = given.reshape(self.d, 1)
@@ -81,6 +94,19 @@ class gaussian_kde(scipy.stats.gaussian_kde):  # type: ignore[misc]  # noqa: N80
     def _typed(self, values: Array, points: npt.ArrayLike) -> npt.NDArray[Any]:
         """In the type SciPy gives."""
         return values.astype(np.common_type(self.covariance, np.atleast_2d(points)), copy=False)
+
+
+def _sums(queries: Float64, keys: Float64, weights: Float64) -> Float64:
+    """Sums of weights times Gaussians: from a Fourier series where that is quick and right."""
+    series = fourier.series_of(queries, keys)
+    if series is None:
+        return matvec(queries, keys, weights, bandwidth=1.0, eps=0.0)
+    found = fourier.sums(queries, keys, weights, series)
+    # Small ones would lose digits.
+    small = np.flatnonzero(found < fourier.ERROR / _RELATIVE * weights.sum())
+    if small.size:
+        found[small] = matvec(queries[small], keys, weights, bandwidth=1.0, eps=0.0)
+    return found
 
 
 def _whitened(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Array, Float64
 
 Advance = Callable[[float], object]
+Width = float | npt.ArrayLike | None
 
 # Rows of one product: with 256 columns of labels their sums take 16 MB in double precision.
 _ROWS = 8192
@@ -49,7 +51,7 @@ class TestResult:
         Permutations made; the least possible p-value is ``1 / (n_permutations + 1)``.
     null_quantile : float
         The 95 % quantile of the statistic where the hypothesis holds.
-    bandwidth : float or tuple of float
+    bandwidth : float or list of float, or a tuple of two
         Bandwidths used.
     """
 
@@ -61,7 +63,7 @@ class TestResult:
     null: str
     n_permutations: int
     null_quantile: float
-    bandwidth: float | tuple[float, float]
+    bandwidth: Any
 
     def to_json(self) -> str:
         """Everything as JSON."""
@@ -87,7 +89,7 @@ def mmd(
     x: npt.ArrayLike,
     y: npt.ArrayLike,
     *,
-    bandwidth: float | None = None,
+    bandwidth: float | npt.ArrayLike | None = None,
     n_permutations: int = 200,
     rng: Rng = None,
     n_threads: int | None = None,
@@ -104,8 +106,9 @@ def mmd(
     ----------
     x, y : array_like, shapes (n, n_dims) and (m, n_dims)
         The samples, one point per row; float32 is computed in float32, which is faster.
-    bandwidth : float or None
-        :math:`\sigma` of the kernel; None: the median distance of up to 2,000 pooled points.
+    bandwidth : float, array_like of shape (n_dims,), or None
+        :math:`\sigma` of the kernel, or one for each coordinate; None: the median distance of up to
+        2,000 pooled points.
     n_permutations : int
         Permutations for the p-value.
     rng : None, int or numpy.random.Generator
@@ -137,7 +140,7 @@ def mmd(
     n_permutations = _check.count(n_permutations, "n_permutations")
     generator = _check.generator(rng)
     pooled = np.concatenate([a, b])
-    sigma = _bandwidth(bandwidth, pooled, generator)
+    used, (pooled, _, sigma) = _bandwidth(bandwidth, pooled, generator)
     kernel = prepare(pooled, pooled, sigma, backend=Compiled(_check.threads(n_threads)))
     advance = _advance(progress)
     first = np.zeros((n + m, 1), pooled.dtype)
@@ -163,7 +166,7 @@ def mmd(
         "permutation",
         n_permutations,
         float(np.quantile(permuted, 0.95)),
-        sigma,
+        used,
     )
 
 
@@ -171,7 +174,7 @@ def hsic(
     x: npt.ArrayLike,
     y: npt.ArrayLike,
     *,
-    bandwidth: tuple[float, float] | float | None = None,
+    bandwidth: tuple[Width, Width] | float | None = None,
     null: str = "auto",
     n_permutations: int = 200,
     rng: Rng = None,
@@ -188,9 +191,9 @@ def hsic(
     ----------
     x, y : array_like, shapes (n, n_dims) and (n, n_other_dims)
         Row i of both belongs together.
-    bandwidth : float, two floats or None
+    bandwidth : float, None, or two of them
         :math:`\sigma` of the kernels of x and of y; None: the median distance of up to 2,000 points
-        of each.
+        of each. In a tuple each may also be an array, one for each coordinate.
     null : {"auto", "permutation", "gamma"}
         How the p-value is found. Every permutation is another kernel matrix; ``"gamma"`` fits a
         gamma distribution to the first two moments under independence instead, for the time of two
@@ -231,9 +234,11 @@ def hsic(
     given = bandwidth if isinstance(bandwidth, tuple | list) else (bandwidth, bandwidth)
     if len(given) != 2:
         raise ValueError(f"bandwidth must be one number or two, got {len(given)}.")
-    sigmas = _bandwidth(given[0], a, generator), _bandwidth(given[1], b, generator)
     # Sums cancel: everything in double precision, from here on in units of the bandwidths.
-    a, b = (_in_units(p, s) for p, s in zip((a, b), sigmas, strict=True))
+    (of_x, (a, _, s)), (of_y, (b, _, t)) = (
+        _bandwidth(g, p, generator) for g, p in zip(given, (a, b), strict=True)
+    )
+    a, b = _in_units(a, s), _in_units(b, t)
     n_products = (n_permutations if null == "permutation" else 2) + 5
     advance = _advance(progress)
 
@@ -267,8 +272,8 @@ def hsic(
         p_value = float(scipy.special.gammaincc(shape, max(statistic + mean, 0.0) / scale))
         quantile = float(scipy.special.gammaincinv(shape, 0.95) * scale - mean)
         error = math.sqrt(error + variance)
-    used = n_permutations if null == "permutation" else 0
-    return TestResult(statistic, error, p_value, null, used, quantile, sigmas)
+    made = n_permutations if null == "permutation" else 0
+    return TestResult(statistic, error, p_value, null, made, quantile, (of_x, of_y))
 
 
 def _pair(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
@@ -281,16 +286,20 @@ def _pair(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
     return a.astype(common, copy=False), b.astype(common, copy=False)
 
 
-def _bandwidth(given: float | None, points: Array, rng: np.random.Generator) -> float:
+def _bandwidth(
+    given: Width, points: Array, rng: np.random.Generator
+) -> tuple[Any, tuple[Array, Array, float]]:
+    """What is used, and points and the bandwidth as the engine takes them."""
     if given is not None:
-        return _check.positive(given, "bandwidth")
+        used = _check.in_bandwidths(points, points, given)
+        return np.asarray(given, dtype=float).tolist(), used
     from scipy.spatial.distance import pdist
 
     some = points[rng.permutation(len(points))[:_MEDIAN_POINTS]]
     median = float(np.median(pdist(some.astype(np.float64))))
     if not median > 0:
         raise ValueError("bandwidth must be given where most points are equal: their median is 0.")
-    return median
+    return median, (points, points, median)
 
 
 def _in_units(points: Array, bandwidth: float) -> Float64:
