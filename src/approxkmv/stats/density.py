@@ -100,7 +100,7 @@ def _sums(queries: Float64, keys: Float64, weights: Float64) -> Float64:
     """Sums of weights times Gaussians: from a Fourier series where that is quick and right."""
     series = fourier.series_of(queries, keys)
     if series is None:
-        return matvec(queries, keys, weights, bandwidth=1.0, eps=0.0)
+        return np.asarray(matvec(queries, keys, weights, bandwidth=1.0, eps=0.0), np.float64)
     found = fourier.sums(queries, keys, weights, series)
     # Small ones would lose digits.
     small = np.flatnonzero(found < fourier.ERROR / _RELATIVE * weights.sum())
