@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,20 @@ def test_a_first_line_cut_short(tmp_path):
     assert list(records) == []
     records.append({"c": 3})
     assert list(records) == [{"c": 3}]
+
+
+def test_records_that_were_put_away_come_first(tmp_path):
+    """What gzip made of a file is read as before, and new records go to a file beside it."""
+    records = Records(tmp_path / "a.jsonl")
+    for number in range(3):
+        records.append({"number": number})
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        file.write(records.path.read_bytes())
+    records.path.unlink()
+    assert list(records) == [{"number": number} for number in range(3)]
+    records.append({"number": 3})
+    assert [record["number"] for record in records] == [0, 1, 2, 3]
+    assert records.path.read_bytes() == b'{"number": 3}\n'
 
 
 @pytest.mark.parametrize("line", [b"{]\n", b"[1]\n"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ class Records:
     """A file of records, one JSON object on each line.
 
     A line that a crash or a full disk cut short is not counted, and is removed before the next one
-    is added.
+    is added. Records that were put away with ``gzip heads.jsonl`` come first: pictures can be drawn
+    again from them, and new records go to a file beside them.
 
     Examples
     --------
@@ -43,13 +45,19 @@ class Records:
             file.flush()
 
     def __iter__(self) -> Iterator[Record]:
-        if not self.path.exists():
-            return
-        with open(self.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    return
-                yield self._parsed(line, number)
+        away = self.path.with_name(self.path.name + ".gz")
+        if away.exists():
+            with gzip.open(away, "rb") as file:
+                yield from self._records(file)
+        if self.path.exists():
+            with open(self.path, "rb") as file:
+                yield from self._records(file)
+
+    def _records(self, file: Iterable[bytes]) -> Iterator[Record]:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            yield self._parsed(line, number)
 
     def _parsed(self, line: bytes, number: int) -> Record:
         try:
