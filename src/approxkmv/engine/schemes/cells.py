@@ -136,7 +136,8 @@ def far_cells_left_out(problem: Problem, trace: Trace) -> Result | None:
     large = problem.row_norms > math.sqrt(problem.budget.squared_error)
     drawn += int(large.sum()) * problem.n_queries
     trace.lap("plan")
-    taken = plan.cost <= min(drawn, problem.policy.choice.too_many * problem.n_pairs)
+    most = problem.policy.choice.too_many * problem.n_pairs
+    taken = plan.cost <= min(policy.certain * drawn, most)
     trace.consider(
         Considered(
             "cells",
