@@ -30,11 +30,12 @@ def page(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_pages_have_their_tables(name: str) -> None:
-    """Between the comments stands something: no table was lost."""
+    """Between the comments stands a table, or that there is none: nothing was lost."""
     text = (ROOT / name).read_text(encoding="utf-8")
     for table in TABLES[name]:
         (between,) = re.findall(f"<!-- begin {table} -->(.*?)<!-- end {table} -->", text, re.DOTALL)
-        assert len(between.strip()) > 100, table
+        said = between.strip()
+        assert len(said) > 100 or said == "Not measured for this version.", table
 
 
 def test_pages_say_what_the_record_says(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_record_is_of_one_version_machine_and_day() -> None:
     made = [row["of"] for rows in record.values() for row in rows]
     for name in ("commit", "cpu", "isa", "threads"):
         assert len({one[name] for one in made}) == 1, name
-    assert len({one["date"] for one in made}) <= 2  # a night
+    assert len({one["date"] for one in made}) == 1
     assert not made[0]["commit"].endswith("changed")
 
 
