@@ -113,6 +113,7 @@ def matvec(
         n_threads=n_threads,
         n_queries=len(q),
         n_blocks=len(cut.query_chunks) * len(cut.key_chunks),
+        n_key_chunks=len(cut.key_chunks),
     )
     shape = (len(q), *entries.shape[1:])
     types = (_check.computing_type(array.dtype) for array in (q, k, entries))

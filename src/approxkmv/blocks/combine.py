@@ -30,7 +30,8 @@ def combine_infos(infos: Any) -> ProductInfo:
     -------
     ProductInfo
         ``error_estimate``: blocks have independent draws without bias, so mean squares add,
-        :math:`\sum_{ib} (e_{ib} |x_b|)^2`. ``error_bound``: bounds of rounding add within a row of
+        :math:`\sum_{ib} (e_{ib} |x_b|)^2`; errors of fixed matrices (low rank, cells) in a row of
+        blocks add as lengths. ``error_bound``: bounds of rounding add within a row of
         blocks, and as squares over rows; on top of them is Markov's inequality for the sum of the
         mean squared errors, which each block estimates from above. ``seconds`` are those of all
         blocks added up, ``product_norm`` is known where the keys are in one chunk.
@@ -63,7 +64,7 @@ def combine_infos(infos: Any) -> ProductInfo:
     return ProductInfo(
         methods[0] if len(methods) == 1 else "mixed",
         _plan(grid, sampled),
-        error_estimate=_length([_scaled(b, b.info.error_estimate, x_norm) for b in blocks]),
+        error_estimate=_length([_estimate(row, x_norm) for row in grid]),
         error_bound=_bound(grid, x_norm, delta),
         confidence=1 - delta,
         pairs=sum(block.info.pairs for block in blocks),
@@ -109,11 +110,22 @@ def _length(values: Sequence[float | None]) -> float | None:
     return math.hypot(*known) if len(known) == len(values) else None
 
 
+def _estimate(row: Sequence[BlockInfo], x_norm: float) -> float | None:
+    """Error of one chunk of queries: draws of its blocks are independent, fixed errors are not."""
+    drawn, fixed = [], []
+    for block in row:
+        (fixed if block.is_fixed else drawn).append(
+            _scaled(block, block.info.error_estimate, x_norm)
+        )
+    together = [value for value in fixed if value is not None]
+    return _length([*drawn, math.fsum(together) if len(together) == len(fixed) else None])
+
+
 def _bound(grid: np.ndarray[Any, Any], x_norm: float, delta: float) -> float | None:
     """Bound of the error of the whole, at confidence ``1 - delta``."""
     certain, mean_square = [], 0.0
     for row in grid:
-        rounding = 0.0
+        rounding, fixed = 0.0, 0.0
         for block in row:
             bound = _scaled(block, block.info.error_bound, x_norm)
             if bound is None:
@@ -121,7 +133,12 @@ def _bound(grid: np.ndarray[Any, Any], x_norm: float, delta: float) -> float | N
             if block.info.confidence == 1:
                 rounding += bound
             else:  # it is Markov's, of a mean squared error that is known from above
-                mean_square += bound**2 * (1 - block.info.confidence)
+                root = bound * math.sqrt(1 - block.info.confidence)
+                if block.is_fixed:
+                    fixed += root
+                else:
+                    mean_square += root**2
+        mean_square += fixed**2
         certain.append(rounding)
     return math.hypot(*certain) + (math.sqrt(mean_square / delta) if delta > 0 else 0.0)
 

@@ -160,6 +160,7 @@ def matvec(
         check_finite=check_finite,
         n_queries=q.shape[0],
         n_blocks=len(q.chunks[0]) * len(k.parts),
+        n_key_chunks=len(k.parts),
     )
     blocks = _blocks(kernel_block, q, k, v, request)
     dtype = computing_type(q.dtype, k.dtype, v.dtype)
@@ -247,6 +248,7 @@ def _exactly(
         check_finite=check_finite,
         n_queries=q.shape[0],
         n_blocks=len(q.chunks[0]) * len(k.parts),
+        n_key_chunks=len(k.parts),
     )
 
 
