@@ -17,6 +17,7 @@ PUBLIC = {
     "GaussianKernel",
     "Plan",
     "ProductInfo",
+    "RationalQuadratic",
     "SolveInfo",
     "__version__",
     "attention",

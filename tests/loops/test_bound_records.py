@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from approxkmv.functions import GAUSSIAN
 from approxkmv.loops.compiled import Compiled
 from approxkmv.loops.types import Geometry, PairKernel
 
 RNG = np.random.default_rng(0)
-KERNEL = PairKernel(RNG.standard_normal((5, 3)), RNG.standard_normal((7, 3)), -0.5)
+KERNEL = PairKernel(RNG.standard_normal((5, 3)), RNG.standard_normal((7, 3)), -0.5, GAUSSIAN)
 ROWS, COLS = np.array([0, 4]), np.array([6, 1])
 
 
@@ -26,7 +27,9 @@ def pair_kernel(kernel: Any, backend: Any = None) -> np.ndarray:
 
 def test_order_does_not_matter() -> None:
     """Any object with the attributes is one; these are in another order than the named tuple's."""
-    kernel = SimpleNamespace(slope=KERNEL.slope, keys=KERNEL.keys, queries=KERNEL.queries)
+    kernel = SimpleNamespace(
+        function=GAUSSIAN, slope=KERNEL.slope, keys=KERNEL.keys, queries=KERNEL.queries
+    )
     r2 = np.square(KERNEL.queries[ROWS] - KERNEL.keys[COLS]).sum(axis=1)
     np.testing.assert_allclose(pair_kernel(kernel), np.exp(-0.5 * r2), rtol=1e-14)
 

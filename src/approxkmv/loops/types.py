@@ -228,6 +228,11 @@ class WholePoints(NamedTuple):
         """The exponent of a pair, divided by its squared distance."""
         return -0.5 / self.bandwidth**2
 
+    @property
+    def function(self) -> KernelFunction:
+        """The Gaussian: few coordinates stand for the points of no other kernel."""
+        return GAUSSIAN
+
 
 class HeadSets(NamedTuple):
     """Sets of queries, keys and values, and heads that choose among them: see ``attention``."""
