@@ -112,7 +112,8 @@ def _length(values: Sequence[float | None]) -> float | None:
 
 def _estimate(row: Sequence[BlockInfo], x_norm: float) -> float | None:
     """Error of one chunk of queries: draws of its blocks are independent, fixed errors are not."""
-    drawn, fixed = [], []
+    drawn: list[float | None] = []
+    fixed: list[float | None] = []
     for block in row:
         (fixed if block.is_fixed else drawn).append(
             _scaled(block, block.info.error_estimate, x_norm)
