@@ -77,8 +77,8 @@ def calibrate(
     """Find the error of attention with which a language model keeps its perplexity.
 
     The perplexity is measured with exact attention, then with each error in ascending order, until
-    it changes by more than is asked for. Heads are sampled in long texts only, so take texts as
-    long as those of your use. The model has its own attention again afterwards.
+    it changes by more than ``max_perplexity_change``. Heads are sampled in long texts only, so take
+    texts as long as those of your use. The model has its own attention again afterwards.
 
     Parameters
     ----------

@@ -33,7 +33,8 @@ class CostModel:
     # The same for a look at the rank: 2,000 x 128 pairs, 5 to 10 ms.
     smallest_look: float = 2e10
     # A multiply-add of dense linear algebra in double precision, in those of coordinates: in pieces
-    # for which a BLAS starts no threads.
+    # for which a BLAS starts no threads. Estimated from profiles of low rank; whole products of a
+    # BLAS take 5.2 (``python -m benchmarks.costs``).
     dense: float = 8.0
     # What a pair costs beyond its coordinates (exponential, sums), in multiply-adds of coordinates.
     # Within 20 to 28 for 2 to 800 dimensions.

@@ -26,7 +26,7 @@ _ROWS = 1024
 # Most functions of a coordinate: more are a table larger than that.
 _MOST_FUNCTIONS = 255
 # Nanoseconds of two cores with AVX-512: a function of a point, a multiply-add of BLAS, a pair of
-# the exact product in double precision.
+# the exact product in double precision. Estimates, not measured one by one: they only choose.
 _FUNCTION, _MULTIPLY_ADD, _PAIR = 5.0, 0.04, 0.3
 
 
